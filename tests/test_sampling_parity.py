@@ -41,7 +41,7 @@ def kept(left: Candidates) -> set[int]:
 
 
 def candidates(logits: mx.array) -> Candidates:
-    return Candidates(mx.arange(logits.size, dtype=mx.int32), logits)
+    return Candidates(mx.arange(logits.size, dtype=mx.int32)[None], logits[None])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -57,7 +57,7 @@ def test_top_k_keeps_what_mlx_lm_keeps(seed: int, k: int) -> None:
 def test_top_p_keeps_what_mlx_lm_keeps(seed: int, p: float) -> None:
     logits = random_logits(seed)
     expected = kept_by_mlx_lm(sample_utils.apply_top_p(logprobs_of(logits)[None], p)[0])
-    assert kept(candidates(logits).top_p(p)) == expected
+    assert kept(candidates(logits).top_p([p])) == expected
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -65,7 +65,7 @@ def test_top_p_keeps_what_mlx_lm_keeps(seed: int, p: float) -> None:
 def test_min_p_keeps_what_mlx_lm_keeps(seed: int, p: float) -> None:
     logits = random_logits(seed)
     expected = kept_by_mlx_lm(sample_utils.apply_min_p(logprobs_of(logits)[None], p)[0])
-    assert kept(candidates(logits).min_p(p)) == expected
+    assert kept(candidates(logits).min_p([p])) == expected
 
 
 @pytest.mark.parametrize("seed", SEEDS)

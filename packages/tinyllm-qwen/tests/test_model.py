@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tinyllm_layers import Batch
-from tinyllm_layers.cache.dense import STEP
+from tinyllm_layers.cache.dense import CAPACITY_STEP
 from tinyllm_ops import MLX, REFERENCE, OpSet, PageTable, dequantize, quantize
 from tinyllm_qwen.checkpoint.weights import load_weights
 from tinyllm_qwen.config.qwen import QwenConfig
@@ -184,7 +184,7 @@ def test_a_sliding_layer_keeps_its_window_and_no_more() -> None:
         model(expected["tokens"], [full, sliding])
         assert sliding.arrays[0].shape[-2] == min(7, max_size or 7)
         # A dense cache grows in steps. A rotating cache has room for `max_size` tokens at once.
-        assert full.arrays[0].shape[-2] == (max_size or STEP)
+        assert full.arrays[0].shape[-2] == (max_size or CAPACITY_STEP)
 
 
 def test_both_kinds_of_bounded_cache_at_once_are_refused() -> None:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from tinyllm_qwen import QwenConfig, Sampler, SamplingParams
+from tinyllm_qwen import QwenConfig, Sampler, SamplingParams, TextTooLongError
+from tinyllm_qwen.generate import check_prompt as check_model_prompt
 from tinyllm_qwen.text.output import OutputProcessor
 
 from tinyllm_engine.grammar.constraint import Constraint
@@ -51,18 +52,12 @@ class GrammarLimitError(RuntimeError):
 
 def check_prompt(prompt: Sequence[int], config: QwenConfig) -> None:
     """Raise RequestError unless the model can compute the prompt and one more token."""
-    if not prompt:
-        raise RequestError("prompt: expected at least one token, got none")
-    if not 0 <= min(prompt) <= max(prompt) < config.vocab_size:
-        raise RequestError(
-            f"prompt: expected token ids below {config.vocab_size}, "
-            f"got {min(prompt)} to {max(prompt)}"
-        )
-    if len(prompt) >= config.context_length:
-        raise PromptTooLongError(
-            f"prompt: expected fewer tokens than the model's context of "
-            f"{config.context_length}, got {len(prompt)}: shorten it"
-        )
+    try:
+        check_model_prompt(prompt, config)
+    except TextTooLongError as error:
+        raise PromptTooLongError(str(error)) from error
+    except ValueError as error:
+        raise RequestError(str(error)) from error
 
 
 @dataclass(frozen=True)

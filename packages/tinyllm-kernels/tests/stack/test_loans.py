@@ -21,7 +21,7 @@ from tinyllm_kernels.testing import (
     stored,
 )
 from tinyllm_layers import Backend, Batch, DenseCache, LayerCache, LayerStack, Stack, make_stack
-from tinyllm_layers.cache.dense import STEP
+from tinyllm_layers.cache.dense import CAPACITY_STEP
 from tinyllm_ops import PageTable
 
 SHAPE = LayerShape()
@@ -179,10 +179,11 @@ def test_a_dense_cache_grows_during_a_loan(stacks: tuple[Stack, Stack]) -> None:
     last = []
     for stack in stacks:
         caches = make_caches("dense", LAYERS, SHAPE, mx.bfloat16)
-        prompt = Batch.at(0, 2, STEP - 2)
+        prompt = Batch.at(0, 2, CAPACITY_STEP - 2)
         mx.eval(stack(make_input(prompt, SHAPE.width, mx.bfloat16, seed=9), prompt, caches))
-        last.append(decode(stack, "dense", caches, range(STEP - 2, STEP + 3), mx.bfloat16))
-        assert [cache.arrays[0].shape[3] for cache in caches] == [2 * STEP] * LAYERS
+        steps = range(CAPACITY_STEP - 2, CAPACITY_STEP + 3)
+        last.append(decode(stack, "dense", caches, steps, mx.bfloat16))
+        assert [cache.arrays[0].shape[3] for cache in caches] == [2 * CAPACITY_STEP] * LAYERS
     assert all(same_bits(a, b) for a, b in zip(*last, strict=True))
 
 

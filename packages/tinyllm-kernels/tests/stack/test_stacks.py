@@ -28,7 +28,7 @@ from tinyllm_layers import (
     Stack,
     make_stack,
 )
-from tinyllm_layers.cache.dense import STEP
+from tinyllm_layers.cache.dense import CAPACITY_STEP
 from tinyllm_layers.testing import Family
 from tinyllm_ops import REFERENCE, OpSet, Yarn
 from tinyllm_ops.testing import assert_close, exact
@@ -227,7 +227,7 @@ def test_tokens_that_repeat_one_number_are_kept(ops: OpSet) -> None:
         caches = make_caches("dense", 2, shape, mx.float32)
         for cache in caches:
             assert isinstance(cache, DenseCache)
-            size = (2, 2, shape.kv_heads, STEP, shape.head_dim)
+            size = (2, 2, shape.kv_heads, CAPACITY_STEP, shape.head_dim)
             cache.commit(mx.broadcast_to(mx.array(1.0), size), 3)
         results.append(stack(x, batch, caches))
     assert same_bits(*results)

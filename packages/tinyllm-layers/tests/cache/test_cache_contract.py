@@ -18,7 +18,7 @@ from tinyllm_layers import (
     RotatingCache,
 )
 from tinyllm_layers.attention import attention_cache
-from tinyllm_layers.cache.dense import STEP
+from tinyllm_layers.cache.dense import CAPACITY_STEP
 from tinyllm_ops import REFERENCE, OpSet, PageTable, QuantizedTensor, quantize
 from tinyllm_ops.testing import assert_close, exact, normal
 
@@ -278,7 +278,7 @@ def test_reserved_arrays_are_stored_by_commit() -> None:
     k, v = (normal((2, 3, 5, 8), seed=seed) for seed in (1, 2))
     for first, stop in ((0, 2), (2, 3), (3, 5)):
         reserved = cache.reserve((2, 2, 3, stop - first, 8), mx.float32)
-        assert reserved.shape == (2, 2, 3, STEP, 8)
+        assert reserved.shape == (2, 2, 3, CAPACITY_STEP, 8)
         updated = reserved[...]
         for part, new in enumerate((k, v)):
             updated[:, part, :, first:stop] = new[:, :, first:stop]
@@ -287,8 +287,8 @@ def test_reserved_arrays_are_stored_by_commit() -> None:
     other = DenseCache()
     other.update(k, v)
     assert state(cache) == state(other)
-    array = cache.reserve((2, 2, 3, STEP, 8), mx.float32)
-    assert array.shape == (2, 2, 3, 2 * STEP, 8)
+    array = cache.reserve((2, 2, 3, CAPACITY_STEP, 8), mx.float32)
+    assert array.shape == (2, 2, 3, 2 * CAPACITY_STEP, 8)
     assert_close(array[:, 0, :, :5], exact(k))
     assert_close(array[:, 1, :, :5], exact(v))
     assert state(cache) == state(other)
@@ -296,18 +296,18 @@ def test_reserved_arrays_are_stored_by_commit() -> None:
 
 def test_arrays_that_are_reserved_but_not_stored_change_nothing() -> None:
     cache = DenseCache()
-    k = normal((1, 2, STEP + 1, 8), seed=1)
+    k = normal((1, 2, CAPACITY_STEP + 1, 8), seed=1)
     cache.update(k[:, :, :5], k[:, :, :5])
     shape = (1, 2, 2, 1, 8)
     cache.commit(cache.reserve(shape, mx.float32), 1)
-    longer = cache.reserve((1, 2, 2, STEP, 8), mx.float32)
-    assert longer.shape[3] == 2 * STEP  # it is dropped
-    for length in range(6, STEP):
+    longer = cache.reserve((1, 2, 2, CAPACITY_STEP, 8), mx.float32)
+    assert longer.shape[3] == 2 * CAPACITY_STEP  # it is dropped
+    for length in range(6, CAPACITY_STEP):
         reserved = cache.reserve(shape, mx.float32)
-        assert reserved.shape[3] == STEP
+        assert reserved.shape[3] == CAPACITY_STEP
         cache.commit(reserved, 1)
         assert cache.offset == length + 1
-    assert cache.reserve(shape, mx.float32).shape[3] == 2 * STEP
+    assert cache.reserve(shape, mx.float32).shape[3] == 2 * CAPACITY_STEP
     with pytest.raises(ValueError, match="x: expected dtype"):
         cache.reserve(shape, mx.float16)
 

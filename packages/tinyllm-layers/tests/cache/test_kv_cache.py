@@ -6,8 +6,9 @@ from dataclasses import replace
 import mlx.core as mx
 import pytest
 from tinyllm_layers import Batch, DenseCache, KVCache, QuantizedCache, RotatingCache
-from tinyllm_layers.cache.dense import STEP
+from tinyllm_layers.cache.dense import CAPACITY_STEP
 from tinyllm_ops import REFERENCE, OpSet, Phase, Weight
+from tinyllm_ops.testing import normal
 
 Attend = Callable[..., mx.array]
 RandomQKV = Callable[..., tuple[mx.array, mx.array, mx.array]]
@@ -29,12 +30,47 @@ def test_bytes_grow_by_steps_and_not_by_tokens(
 ) -> None:
     cache = make()
     assert (cache.nbytes, cache.arrays, cache.offset) == (0, [], 0)
-    step = STEP * token_bytes * 3 * 2  # for 3 rows of 2 key/value heads
-    for tokens, steps in [(1, 1), (1, 1), (STEP - 2, 1), (1, 2), (1, 2), (2 * STEP, 4)]:
+    step = CAPACITY_STEP * token_bytes * 3 * 2  # for 3 rows of 2 key/value heads
+    growth = [(1, 1), (1, 1), (CAPACITY_STEP - 2, 1), (1, 2), (1, 2), (2 * CAPACITY_STEP, 4)]
+    for tokens, steps in growth:
         attend(cache, random_qkv((3, 2, 2, tokens, 64)))
         assert cache.nbytes == steps * step
         assert sum(array.nbytes for array in cache.arrays) == cache.nbytes
-    assert cache.offset == 3 * STEP + 2
+    assert cache.offset == 3 * CAPACITY_STEP + 2
+
+
+@GROWING
+def test_an_expected_length_gets_its_capacity_at_once(
+    attend: Attend, random_qkv: RandomQKV, make: Callable[[], KVCache], token_bytes: int
+) -> None:
+    cache = make()
+    cache.expect(3 * CAPACITY_STEP + 1)
+    for _ in range(4):
+        attend(cache, random_qkv((1, 2, 2, CAPACITY_STEP, 64)))
+        assert cache.nbytes == 4 * CAPACITY_STEP * token_bytes * 2
+
+
+def test_a_long_array_grows_by_a_quarter() -> None:
+    cache = DenseCache()
+    for tokens in (16 * CAPACITY_STEP, 1):
+        cache.update(mx.zeros((1, 1, tokens, 8)), mx.zeros((1, 1, tokens, 8)))
+    assert cache.arrays[0].shape[3] == 20 * CAPACITY_STEP
+
+
+@pytest.mark.parametrize(
+    "lengths", [[3, 1, 4], [CAPACITY_STEP - 1, 1, 1], [CAPACITY_STEP + 1, CAPACITY_STEP]]
+)
+def test_an_array_that_grows_keeps_all_tokens(dtype: mx.Dtype, lengths: list[int]) -> None:
+    cache = DenseCache()
+    k, v = (
+        [normal((2, 1, tokens, 8), dtype, seed=seed + tokens) for tokens in lengths]
+        for seed in (0, 1)
+    )
+    for chunk in zip(k, v, strict=True):
+        stored = cache.update(*chunk)
+    assert stored[0].dtype == dtype
+    for tokens, chunks in zip(stored, (k, v), strict=True):
+        assert mx.array_equal(tokens, mx.concatenate(chunks, axis=2))
 
 
 @pytest.mark.parametrize(("max_size", "keep"), [(5, 4), (16, 0), (300, 4)])
@@ -134,6 +170,23 @@ def test_a_turned_ring_can_be_trimmed_to_its_own_length_only(
     with pytest.raises(ValueError, match="expected 0 to 9, before 8 tokens were seen, got 8 after"):
         cache.trim(8)
     assert cache.offset == 9
+
+
+@pytest.mark.parametrize(
+    "make",
+    [DenseCache, lambda: QuantizedCache(8, 32), lambda: RotatingCache(9), lambda: RotatingCache(6)],
+    ids=["dense", "quantized", "rotating", "rotating, full"],
+)
+@pytest.mark.parametrize("tokens", [0, 6, 7, 9])
+def test_trimmable_is_the_longest_prefix_that_can_be_trimmed_to(
+    attend: Attend, random_qkv: RandomQKV, make: Callable[[], KVCache], tokens: int
+) -> None:
+    cache = make()
+    if tokens:
+        attend(cache, random_qkv((1, 2, 1, tokens, 32)))
+    for length in range(12):
+        expected = max((n for n in range(1, length + 1) if cache.can_trim(n)), default=0)
+        assert cache.trimmable(length) == expected
 
 
 @pytest.mark.parametrize(("max_size", "keep"), [(4, 4), (4, 5), (4, -1), (1, 4)])

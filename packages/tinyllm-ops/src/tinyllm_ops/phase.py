@@ -8,8 +8,9 @@ import mlx.core as mx
 from jaxtyping import Shaped
 
 Phase = Literal["prefill", "decode"]
-"""The prefill phase reads many tokens of a prompt at once. In the decode phase each row is the
-latest token of a different sequence."""
+"""The prefill phase reads many tokens of a prompt at once. The decode phase computes every token as
+a pass of that token alone would: generated tokens, and draft tokens to verify. Tokens of one
+sequence may be several rows, or one row."""
 
 
 def phase_of(x: Shaped[mx.array, "..."], few: int) -> Phase:

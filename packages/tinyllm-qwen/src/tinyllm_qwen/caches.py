@@ -175,7 +175,7 @@ def common_offset(caches: Sequence[SequenceCache]) -> int:
     return offsets.pop()
 
 
-def following(caches: Sequence[LayerCache], rows: int, length: int) -> Batch:
+def batch_after(caches: Sequence[LayerCache], rows: int, length: int) -> Batch:
     """Return the batch of new tokens that follow the tokens in the caches of one sequence.
 
     Raises:

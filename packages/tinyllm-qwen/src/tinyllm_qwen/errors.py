@@ -14,7 +14,7 @@ class TemplateError(ValueError):
 
 
 class TextTooLongError(ValueError):
-    """A text has more tokens than the caller allows. The message has a remedy."""
+    """A text has more tokens than the caller or the model allows. The message has a remedy."""
 
 
 class ConversionError(RuntimeError):

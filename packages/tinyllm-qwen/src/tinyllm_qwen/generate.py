@@ -1,17 +1,18 @@
 """Generation of text from a prompt, for one sequence."""
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 import mlx.core as mx
 from jaxtyping import Integer
 from tinyllm_layers import Batch, SequenceCache
-from tinyllm_layers.cache.dense import STEP
+from tinyllm_layers.cache.dense import CAPACITY_STEP
 from tinyllm_ops import Phase
 
 from tinyllm_qwen.caches import common_offset, forget
+from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.errors import TextTooLongError
 from tinyllm_qwen.language_model import LanguageModel
-from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.sampling.params import SamplingParams
 from tinyllm_qwen.sampling.sample import Sample
 from tinyllm_qwen.sampling.sampler import Sampler
@@ -76,127 +77,145 @@ def generate(
         raise ValueError(f"cache: expected {model.num_layers}, one per layer, got {len(cache)}")
     if speculation < 0:
         raise ValueError(f"speculation: expected at least 0, got {speculation}")
-    drafts = Speculation(model, cache, speculation, tokenizer.vocab_size) if speculation else None
-    layers = cache if drafts is not None else _of_layers(cache, model)
-    cached, context = common_offset(layers), model.config.context_length
-    _check_tokens(tokens, model.config.vocab_size, cached)
-    if len(tokens) >= context:
-        raise ValueError(
-            f"prompt: expected fewer tokens than the model's context of {context}, "
-            f"got {len(tokens)}: shorten it"
-        )
-    for name, number in (("max_tokens", max_tokens), ("prefill_chunk", prefill_chunk)):
-        if number < 1:
-            raise ValueError(f"{name}: expected at least 1, got {number}")
     sampler = Sampler(sampling, model.config.vocab_size, model.ops)
-    text = OutputProcessor(tokenizer, stop)
-    limit = min(max_tokens, context - len(tokens))
-    for layer in cache:
-        layer.expect(len(tokens) + min(limit, STEP))
-
-    def pieces() -> Generator[Piece, None, None]:
-        started = time.perf_counter()
-        sampler.start(mx.array(tokens, dtype=mx.int32))
-        given = 0
-        try:
-            sample = _prefill(model, tokens[cached:], cache, sampler, prefill_chunk, on_prefill)
-            first_at = started
-            while True:
-                more = given + 1 < limit
-                latest = sample.token.reshape(1, 1)
-                following = _next(model, latest, "decode", cache, sampler) if more else None
-                token = int(sample.token)  # waits for the device
-                now = time.perf_counter()
-                first_at = first_at if given else now
-                given += 1
-                shown, reason = text.push(token, ended=following is None)
-                if following is not None and reason is None:
-                    # Schedule the next step only now: a running step refers to the arrays of the
-                    # caches, and MLX would copy them for the next step instead of writing in place.
-                    mx.async_eval(following.token)
-                stats = Stats(len(tokens), cached, given, first_at - started, now - first_at)
-                yield Piece(shown, token, reason, stats, sample)
-                if following is None or reason is not None:
-                    return
-                sample = following
-        finally:
-            forget(layers, len(tokens) + max(given - 1, 0))
-
-    if drafts is None:
-        return pieces()
-
-    def prefill() -> Sample:
-        return _prefill(model, tokens[cached:], cache, sampler, prefill_chunk, on_prefill, drafts)
-
-    return drafts.pieces(tokens, cached, limit, sampler, text, prefill)
-
-
-def _of_layers(cache: Sequence[SequenceCache], model: LanguageModel) -> Sequence[SequenceCache]:
-    """Return the caches of all layers, without the cache of a draft head."""
-    return model.layer_caches(cache) if isinstance(model, Qwen) else cache
-
-
-def _check_tokens(tokens: Sequence[int], vocab_size: int, cached: int) -> None:
-    """Refuse a prompt that is empty, in the cache as a whole, or outside of the vocabulary."""
-    if not tokens:
-        raise ValueError("prompt: expected at least one token, got none")
-    if not 0 <= min(tokens) <= max(tokens) < vocab_size:
-        raise ValueError(
-            f"prompt: expected token ids below {vocab_size}, got {min(tokens)} to {max(tokens)}"
-        )
+    decoding: PlainDecoding | Speculation = PlainDecoding(model, cache, sampler)
+    if speculation:
+        decoding = Speculation(model, cache, sampler, speculation, tokenizer.vocab_size)
+    layers = cache if speculation else model.layer_caches(cache)
+    cached = common_offset(layers)
+    check_prompt(tokens, model.config)
     if cached >= len(tokens):
         raise ValueError(
             f"cache: expected fewer tokens than the prompt's {len(tokens)}, got {cached}"
         )
+    for name, number in (("max_tokens", max_tokens), ("prefill_chunk", prefill_chunk)):
+        if number < 1:
+            raise ValueError(f"{name}: expected at least 1, got {number}")
+    text = OutputProcessor(tokenizer, stop)
+    limit = min(max_tokens, model.config.context_length - len(tokens))
+    for layer in cache:
+        layer.expect(len(tokens) + min(limit, CAPACITY_STEP))
+
+    def pieces() -> Generator[Piece, None, None]:
+        started = first_at = time.perf_counter()
+        sampler.start(mx.array(tokens, dtype=mx.int32))
+        given = 0
+        try:
+            first = _prefill(decoding, tokens[cached:], cache, prefill_chunk, on_prefill)
+            for samples, ahead in decoding.steps(first, limit):
+                chosen = [int(sample.token) for sample in samples]  # waits for the device
+                now = time.perf_counter()
+                first_at = first_at if given else now
+                times = first_at - started, now - first_at
+                counts = decoding.drafted, decoding.accepted
+                for token, sample in zip(chosen, samples, strict=True):
+                    given += 1
+                    shown, reason = text.push(token, ended=given == limit)
+                    if reason is None:
+                        # Schedule the next step only now: a running step refers to the arrays of
+                        # the caches, and MLX would copy them for the next step instead of writing
+                        # in place.
+                        mx.async_eval(ahead)
+                    stats = Stats(len(tokens), cached, given, *times, *counts)
+                    yield Piece(shown, token, reason, stats, sample)
+                    if reason is not None:
+                        return
+        finally:
+            forget(layers, len(tokens) + max(given - 1, 0))
+
+    return pieces()
+
+
+def check_prompt(tokens: Sequence[int], config: QwenConfig) -> None:
+    """Check that a model can compute a prompt and at least one more token.
+
+    Raises:
+        TextTooLongError: if the prompt fills the context of the model.
+        ValueError: if the prompt is empty, or has an id outside of the vocabulary.
+    """
+    if not tokens:
+        raise ValueError("prompt: expected at least one token, got none")
+    if not 0 <= min(tokens) <= max(tokens) < config.vocab_size:
+        raise ValueError(
+            f"prompt: expected token ids below {config.vocab_size}, "
+            f"got {min(tokens)} to {max(tokens)}"
+        )
+    if len(tokens) >= config.context_length:
+        raise TextTooLongError(
+            f"prompt: expected fewer tokens than the model's context of {config.context_length}, "
+            f"got {len(tokens)}: shorten it"
+        )
+
+
+class PlainDecoding:
+    """Decoding of one sequence without draft tokens: each step chooses one token."""
+
+    drafted = accepted = 0  # counts of draft tokens: see `Speculation`
+
+    def __init__(
+        self, model: LanguageModel, cache: Sequence[SequenceCache], sampler: Sampler
+    ) -> None:
+        """Begin with a model, its caches, and the sampler of the text."""
+        self._model = model
+        self._cache = cache
+        self._sampler = sampler
+
+    def prefill(self, tokens: Sequence[int], after: int) -> None:
+        """Compute a chunk of the prompt. `after` is the prompt token after the chunk."""
+        batch = Batch.at(self._cache[0].offset, 1, len(tokens), "prefill")
+        self._model.hidden(mx.array([tokens], dtype=mx.int32), batch, self._cache)
+
+    def first(self, tokens: Sequence[int]) -> Sample:
+        """Compute the last chunk of the prompt, and choose the first token of the answer."""
+        return self._next(mx.array([tokens], dtype=mx.int32), "prefill")
+
+    def steps(self, sample: Sample, limit: int) -> Iterator[tuple[list[Sample], list[mx.array]]]:
+        """Yield the samples of each step, with the arrays that start the next step.
+
+        The graph of the next step is built first. The caller waits for the samples, and then
+        schedules the arrays.
+
+        Args:
+            sample: the first sample of the answer.
+            limit: the most samples to yield.
+        """
+        for _ in range(limit - 1):
+            following = self._next(sample.token.reshape(1, 1), "decode")
+            yield [sample], [following.token]
+            sample = following
+        yield [sample], []
+
+    def _next(self, tokens: Integer[mx.array, "1 L"], phase: Phase) -> Sample:
+        """Build the graph that computes `tokens` and chooses the next token."""
+        model, sampler, cache = self._model, self._sampler, self._cache
+        batch = Batch.at(cache[0].offset, 1, tokens.shape[1], phase)
+        if model.num_ranks > 1 and sampler.num_candidates is not None:
+            best = model.best(tokens, batch, cache, sampler.num_candidates)
+            return sampler.from_candidates(best.at(0))
+        logits = model(tokens, cache, batch, last=1)
+        return sampler(logits.reshape(-1))  # an index would copy them
 
 
 def _prefill(
-    model: LanguageModel,
+    decoding: PlainDecoding | Speculation,
     tokens: Sequence[int],
     cache: Sequence[SequenceCache],
-    sampler: Sampler,
     chunk: int,
     on_prefill: Callable[[int, int], None] | None,
-    drafts: Speculation | None = None,
 ) -> Sample:
     """Compute the `tokens` of a prompt in chunks, and choose the next token.
 
     The head is computed for the last token alone.
     """
     last = (len(tokens) - 1) // chunk * chunk  # the start of the last chunk
-    for start in range(0, last, chunk):
-        piece = mx.array([tokens[start : start + chunk]], dtype=mx.int32)
-        batch = Batch.at(cache[0].offset, 1, chunk, "prefill")
-        h = model.hidden(piece, batch, cache)
-        if drafts is not None:
-            drafts.follow(h, tokens[start + 1 : start + chunk + 1], batch)
-        del h
+    for stop in range(chunk, last + 1, chunk):
+        decoding.prefill(tokens[stop - chunk : stop], after=tokens[stop])
         mx.eval([array for layer in cache for array in layer.arrays])
         if on_prefill is not None:
-            on_prefill(start + chunk, len(tokens))
-    if drafts is None:
-        piece = mx.array([tokens[last:]], dtype=mx.int32)
-        sample = _next(model, piece, "prefill", cache, sampler)
-    else:
-        sample = drafts.first(tokens[last:], sampler)
+            on_prefill(stop, len(tokens))
+    sample = decoding.first(tokens[last:])
     # The choice of the token does not need all states of recurrent layers.
     mx.eval(sample.token, [array for layer in cache for array in layer.arrays])
     if on_prefill is not None:
         on_prefill(len(tokens), len(tokens))
     return sample
-
-
-def _next(
-    model: LanguageModel,
-    tokens: Integer[mx.array, "1 L"],
-    phase: Phase,
-    cache: Sequence[SequenceCache],
-    sampler: Sampler,
-) -> Sample:
-    """Build the graph that computes `tokens` and chooses the next token."""
-    batch = Batch.at(cache[0].offset, 1, tokens.shape[1], phase)
-    if model.num_ranks > 1 and sampler.num_candidates is not None:
-        best = model.best(tokens, batch, cache, sampler.num_candidates)
-        return sampler.from_candidates(best.at(0))
-    logits = model(tokens, cache, batch, last=1)
-    return sampler(logits.reshape(-1))  # an index would copy them

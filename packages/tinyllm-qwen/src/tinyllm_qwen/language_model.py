@@ -1,7 +1,7 @@
 """The interface of a model that runs in one process or in several processes."""
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import mlx.core as mx
 from jaxtyping import Float, Integer
@@ -10,6 +10,8 @@ from tinyllm_ops import OpSet, Weight
 
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.sampling.best_tokens import BestTokens
+
+AnyCache = TypeVar("AnyCache", bound=LayerCache)
 
 
 @runtime_checkable
@@ -83,6 +85,10 @@ class LanguageModel(Protocol):
         indices: Sequence[int] | None = None,
     ) -> BestTokens:
         """Return the k most likely next tokens; see `Qwen.best`."""
+        ...
+
+    def layer_caches(self, caches: Sequence[AnyCache]) -> Sequence[AnyCache]:
+        """Return the caches of the decoder layers; see `Qwen.layer_caches`."""
         ...
 
     def make_cache(

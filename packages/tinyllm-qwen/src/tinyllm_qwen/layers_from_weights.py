@@ -51,7 +51,7 @@ def draft_layer(
 ) -> DecoderLayer:
     """Make the layer of the draft head. It has attention, and experts if layer 0 has experts."""
     name = "mtp.layers.0"
-    mixer = _gated_attention(config, weights, f"{name}.self_attn", groups, ops)
+    mixer = _attention_layer(config, weights, f"{name}.self_attn", groups, ops)
     return _layer(config, weights, name, mixer, 0, groups, ops)
 
 
@@ -88,10 +88,10 @@ def _mixer(
     recurrent = config.recurrent
     if recurrent is not None and index in recurrent.layers:
         return _delta_net(config, recurrent, weights, f"layers.{index}.linear_attn", groups, ops)
-    return _gated_attention(config, weights, f"layers.{index}.self_attn", groups, ops)
+    return _attention_layer(config, weights, f"layers.{index}.self_attn", groups, ops)
 
 
-def _gated_attention(
+def _attention_layer(
     config: QwenConfig, weights: Weights, name: str, groups: ParallelGroups, ops: OpSet
 ) -> GroupedQueryAttention | GatedAttention:
     """Make an attention layer, with an output gate if the model has output gates."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TypeVar
 
 import mlx.core as mx
 from jaxtyping import Float, Integer
@@ -17,14 +16,13 @@ from tinyllm_layers import (
 )
 from tinyllm_ops import REFERENCE, OpSet, Weight
 
-from tinyllm_qwen.caches import following, make_caches, make_pages, page_bytes, state_bytes
+from tinyllm_qwen.caches import batch_after, make_caches, make_pages, page_bytes, state_bytes
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.draft_head import DraftHead
+from tinyllm_qwen.language_model import AnyCache
 from tinyllm_qwen.layers_from_weights import decoder_layer, embedding, norm
 from tinyllm_qwen.parallel.groups import ParallelGroups
 from tinyllm_qwen.sampling.best_tokens import BestTokens, check_num_best
-
-AnyCache = TypeVar("AnyCache", bound=LayerCache)
 
 
 class Qwen:
@@ -106,8 +104,8 @@ class Qwen:
         check_selection(tokens, last, indices)
         caches = self.make_cache() if caches is None else caches
         if batch is None:
-            batch = following(self.layer_caches(caches), *tokens.shape)
-        return self.logits(_selected(self.hidden(tokens, batch, caches), last, indices))
+            batch = batch_after(self.layer_caches(caches), *tokens.shape)
+        return self.logits(self.hidden(tokens, batch, caches), last=last, indices=indices)
 
     def hidden(
         self, tokens: Integer[mx.array, "B L"], batch: Batch, caches: Sequence[LayerCache]
@@ -155,9 +153,19 @@ class Qwen:
         """Return the caches of the decoder layers, without that of the draft head."""
         return caches if self.draft_head is None else caches[:-1]
 
-    def logits(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L V"]:
-        """Return the logits of the next token, from the output of the last layer."""
-        return self.groups.world.all_gather_last(self._scores(h), self.config.vocab_size)
+    def logits(
+        self,
+        h: Float[mx.array, "B L E"],
+        *,
+        last: int | None = None,
+        indices: Sequence[int] | None = None,
+    ) -> Float[mx.array, "rows n V"]:
+        """Return the logits of the next token, from the output of the last layer.
+
+        `last` and `indices` are as in `__call__`.
+        """
+        scores = self._scores(_selected(h, last, indices))
+        return self.groups.world.all_gather_last(scores, self.config.vocab_size)
 
     def best(
         self,
@@ -176,7 +184,8 @@ class Qwen:
             tokens: see `__call__`.
             batch: see `__call__`.
             caches: see `__call__`.
-            k: the number of tokens. The result has k tokens of each process.
+            k: the number of tokens. The result has k tokens of each process, or as many as the
+                largest part of the vocabulary if it has fewer.
             indices: see `__call__`; the last token of each row unless given.
 
         Raises:

@@ -1,20 +1,18 @@
 """Draft tokens from the draft head of a model, for one sequence."""
 
-import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import mlx.core as mx
 from jaxtyping import Float, Int
 from tinyllm_layers import Batch, RotatingCache, SequenceCache
+from tinyllm_ops import Phase
 
-from tinyllm_qwen.caches import forget
 from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.sampling.candidates import Candidates
 from tinyllm_qwen.sampling.sample import Sample
 from tinyllm_qwen.sampling.sampler import Sampler, choose, with_logprobs
-from tinyllm_qwen.text.output import OutputProcessor, Piece, Stats
 
 
 class Speculation:
@@ -32,13 +30,19 @@ class Speculation:
     """
 
     def __init__(
-        self, model: LanguageModel, cache: Sequence[SequenceCache], limit: int, vocab_size: int
+        self,
+        model: LanguageModel,
+        cache: Sequence[SequenceCache],
+        sampler: Sampler,
+        limit: int,
+        vocab_size: int,
     ) -> None:
         """Begin without draft tokens.
 
         Args:
             model: the model, with a draft head.
             cache: the caches of the model, that of the draft head included.
+            sampler: the sampler of the text.
             limit: the most draft tokens of a pass.
             vocab_size: the number of tokens of the tokenizer. Larger ids are never proposed.
 
@@ -58,91 +62,50 @@ class Speculation:
         self.drafted = self.accepted = 0
         self._model = model
         self._cache = cache
+        self._sampler = sampler
         self._limit = limit
         self._vocab_size = vocab_size
         self._output: Float[mx.array, "1 1 E"] | None = None  # of the head, at the last position
         self._draft: Int[mx.array, "drafts"] | None = None
 
-    def pieces(
-        self,
-        tokens: Sequence[int],
-        cached: int,
-        limit: int,
-        sampler: Sampler,
-        text: OutputProcessor,
-        prefill: Callable[[], Sample],
-    ) -> Generator[Piece, None, None]:
-        """Yield the pieces of `generate`. The device computes draft tokens while a caller reads.
+    def prefill(self, tokens: Sequence[int], after: int) -> None:
+        """Compute a chunk of the prompt. `after` is the prompt token after the chunk."""
+        h, batch = self._hidden(tokens, "prefill")
+        self._follow(h, [*tokens[1:], after], batch)
 
-        Args:
-            tokens: the prompt.
-            cached: the number of prompt tokens in the caches.
-            limit: the most tokens to generate.
-            sampler: the sampler of the text.
-            text: the converter of tokens to text.
-            prefill: computes the prompt, and calls `follow` and `first`.
-        """
-        started = first_at = time.perf_counter()
-        sampler.start(mx.array(list(tokens), dtype=mx.int32))
-        given, last = 0, tokens[-1]
-        try:
-            samples = [prefill()]
-            while True:
-                self.propose(max(0, limit - given - len(samples) - 1))
-                now = time.perf_counter()
-                first_at = first_at if given else now
-                for sample in samples:
-                    last = int(sample.token)
-                    given += 1
-                    shown, reason = text.push(last, ended=given == limit)
-                    times = first_at - started, now - first_at
-                    counts = self.drafted, self.accepted
-                    stats = Stats(len(tokens), cached, given, *times, *counts)
-                    yield Piece(shown, last, reason, stats, sample)
-                    if reason is not None:
-                        return
-                samples = self.step(last, sampler)
-        finally:
-            forget(self._cache, len(tokens) + max(given - 1, 0))
-
-    def follow(
-        self, h: Float[mx.array, "1 L E"], tokens: Sequence[int], batch: Batch
-    ) -> Float[mx.array, "1 L E"]:
-        """Compute the draft head at positions that the model has just computed.
-
-        Args:
-            h: the output of the last layer at these positions.
-            tokens: the token after each position.
-            batch: the layout of the positions.
-        """
-        following = mx.array([list(tokens)], dtype=mx.int32)
-        return self._model.draft(following, self._model.norm(h), batch, self._cache)
-
-    def first(self, tokens: Sequence[int], sampler: Sampler) -> Sample:
-        """Compute the last chunk of a prompt, and choose the first token of the answer."""
-        batch = Batch.at(self._cache[0].offset, 1, len(tokens), "prefill")
-        h = self._model.hidden(mx.array([list(tokens)], dtype=mx.int32), batch, self._cache)
-        sample = sampler(self._model.logits(h[:, -1:]).reshape(-1))
+    def first(self, tokens: Sequence[int]) -> Sample:
+        """Compute the last chunk of the prompt, and choose the first token of the answer."""
+        h, batch = self._hidden(tokens, "prefill")
+        sample = self._sampler(self._model.logits(h, last=1).reshape(-1))
         following = [*tokens[1:], int(sample.token)]  # waits for the device
-        self._output = self.follow(h, following, batch)[:, -1:]
+        self._output = self._follow(h, following, batch)[:, -1:]
         return sample
 
-    def step(self, last: int, sampler: Sampler) -> list[Sample]:
+    def steps(self, sample: Sample, limit: int) -> Iterator[tuple[list[Sample], list[mx.array]]]:
+        """Yield the samples of each step: see `PlainDecoding.steps`.
+
+        The device computes the draft tokens of the next step while a caller reads the samples.
+        """
+        samples, count = [sample], 1
+        while True:
+            self.propose(max(0, limit - count - 1))
+            yield samples, []
+            samples = self.verify(int(samples[-1].token))
+            count += len(samples)
+
+    def verify(self, last: int) -> list[Sample]:
         """Verify the draft tokens, and advance the sampler and the caches by the accepted tokens.
 
         Args:
             last: the last token of the text.
-            sampler: the sampler of the text.
 
         Returns:
             The samples of the accepted draft tokens, and of the token after them.
         """
         draft = [] if self._draft is None else cast("list[int]", self._draft.tolist())
-        start, rows = self._cache[0].offset, [last, *draft]
-        batch = Batch.at(start, 1, len(rows), "decode")
-        h = self._model.hidden(mx.array([rows], dtype=mx.int32), batch, self._cache)
-        # Each position is a row of the head's product, as in a pass of one token.
-        logits = self._model.logits(h.swapaxes(0, 1))[:, 0]
+        start, sampler = self._cache[0].offset, self._sampler
+        h, _ = self._hidden([last, *draft], "decode")
+        logits = self._model.logits(h, indices=range(h.shape[1]))[:, 0]
         chosen = choose(sampler.ahead(draft), Candidates(None, logits))
         tokens = cast("list[int]", chosen.tolist())  # waits for the device
         accepted = next(
@@ -157,7 +120,7 @@ class Speculation:
         for layer in self._model.layer_caches(self._cache):
             layer.trim(start + len(kept))
         batch = Batch.at(start, 1, len(kept), "decode")
-        self._output = self.follow(h[:, : len(kept)], kept, batch)[:, -1:]
+        self._output = self._follow(h[:, : len(kept)], kept, batch)[:, -1:]
         self._draft = None
         top = sampler.params.top_logprobs
         return [
@@ -182,3 +145,23 @@ class Speculation:
         head.trim(start)
         self._draft = mx.concatenate(draft, axis=1)[0] if draft else None
         mx.async_eval([array for array in (self._draft, *head.arrays) if array is not None])
+
+    def _hidden(
+        self, tokens: Sequence[int], phase: Phase
+    ) -> tuple[Float[mx.array, "1 L E"], Batch]:
+        """Compute new tokens with the model. Return the output of the last layer, and the batch."""
+        batch = Batch.at(self._cache[0].offset, 1, len(tokens), phase)
+        return self._model.hidden(mx.array([tokens], dtype=mx.int32), batch, self._cache), batch
+
+    def _follow(
+        self, h: Float[mx.array, "1 L E"], tokens: Sequence[int], batch: Batch
+    ) -> Float[mx.array, "1 L E"]:
+        """Compute the draft head at positions that the model has just computed.
+
+        Args:
+            h: the output of the last layer at these positions.
+            tokens: the token after each position.
+            batch: the layout of the positions.
+        """
+        following = mx.array([tokens], dtype=mx.int32)
+        return self._model.draft(following, self._model.norm(h), batch, self._cache)

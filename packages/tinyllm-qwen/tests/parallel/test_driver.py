@@ -16,6 +16,7 @@ from tinyllm_layers import (
     PagedCache,
     RotatingCache,
 )
+from tinyllm_layers.cache.dense import CAPACITY_STEP
 from tinyllm_ops import MLX, PageTable
 from tinyllm_qwen.caches import make_caches
 from tinyllm_qwen.checkpoint.weights import load_part, load_weights
@@ -107,6 +108,7 @@ def test_a_driver_has_the_results_of_its_model(model: Qwen) -> None:
             model, name
         )
     assert all(own is its for own, its in zip(driver.weights(), model.weights(), strict=True))
+    assert len(driver.layer_caches(driver.make_cache())) == driver.num_layers
 
 
 def test_a_worker_computes_what_the_driver_computes(model: Qwen, worked: Worked) -> None:
@@ -197,13 +199,16 @@ def test_rank_0_goes_back_no_further_than_the_windows_of_other_ranks(kv_bits: in
     assert kinds == list(map(type, whole))  # this rank holds the sliding layer itself
     (cache,) = bounded(full, config, kv_bits=kv_bits)
     assert isinstance(cache, BoundedCache)
+    cache.expect(3 * CAPACITY_STEP)
     for _ in range(size):
         cache.update(mx.ones((1, 2, 1, 32)), mx.ones((1, 2, 1, 32)))
+    assert cache.arrays[0].shape[-2] == 3 * CAPACITY_STEP
     assert cache.can_trim(size - 1)
     twin = cache.fork()
     cache.update(mx.ones((1, 2, 1, 32)), mx.ones((1, 2, 1, 32)))
     assert not cache.can_trim(size)
     assert cache.can_trim(size + 1)
+    assert [cache.trimmable(length) for length in (size, size + 1)] == [0, size + 1]
     with pytest.raises(ValueError, match="expected a prefix that all ranks still hold"):
         cache.trim(size)
     twin.trim(size - 1)

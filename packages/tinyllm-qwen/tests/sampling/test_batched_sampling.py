@@ -93,7 +93,7 @@ def counted(calls: list[str]) -> OpSet:
     return MLX.__class__(**{**vars(MLX), **{name: noted(name) for name in names}})
 
 
-def test_rows_with_the_same_steps_are_computed_together() -> None:
+def test_rows_with_the_same_group_key_are_computed_together() -> None:
     calls: list[str] = []
     ops, logits = counted(calls), mx.random.normal((9, V))
     kinds = [{}] * 4 + [{"temperature": 0.5 + 0.1 * row, "top_k": 7} for row in range(3)]  # type: ignore[var-annotated]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 from tinyllm_layers import Batch, KVCache, SequenceCache
-from tinyllm_layers.cache.dense import STEP
+from tinyllm_layers.cache.dense import CAPACITY_STEP
 from tinyllm_ops import OpSet, Phase
 from tinyllm_qwen import Qwen
 from tinyllm_qwen.generate import PREFILL_CHUNK
@@ -50,7 +50,7 @@ class QwenRunner(LocalRunner):
         cache, length = self._model.make_cache(), len(self._prompt)
         last = (length - 1) // PREFILL_CHUNK * PREFILL_CHUNK  # the start of the last chunk
         for layer in cache:
-            layer.expect(length + STEP)
+            layer.expect(length + CAPACITY_STEP)
         for start in range(0, last, PREFILL_CHUNK):
             chunk = self._prompt[None, start : start + PREFILL_CHUNK]
             self._model.hidden(chunk, Batch.at(start, 1, PREFILL_CHUNK, "prefill"), cache)

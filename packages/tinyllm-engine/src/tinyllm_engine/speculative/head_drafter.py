@@ -134,10 +134,7 @@ class HeadDrafter:
         self, h: Float[mx.array, "B L E"], indices: Sequence[int]
     ) -> Float[mx.array, "choices V"]:
         """Return the logits of the model after some of the tokens, as `Qwen.__call__` does."""
-        own = h.reshape(-1, 1, h.shape[-1])
-        if len(indices) < len(own):
-            own = own[mx.array(list(indices), dtype=mx.int32)]
-        return self._model.logits(own)[:, 0]
+        return self._model.logits(h, indices=indices)[:, 0]
 
     def _follow_tokens(self) -> dict[RequestState, Float[mx.array, "1 1 E"]]:
         """Compute the accepted tokens of the last step.

@@ -183,10 +183,11 @@ class SequenceCache(LayerCache):
         """Return the longest prefix of at most `length` tokens to which the cache can be trimmed.
 
         The result is 0 if there is none. The text must then be computed from its beginning, with a
-        new cache.
+        new cache. Most caches that can be trimmed to a prefix can be trimmed to every longer one.
+        Other caches override this method.
         """
         longest = min(length, self.offset)
-        return next((n for n in range(longest, 0, -1) if self.can_trim(n)), 0)
+        return longest if self.can_trim(longest) else 0
 
     @abstractmethod
     def trim(self, length: int) -> None:

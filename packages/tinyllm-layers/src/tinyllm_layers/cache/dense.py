@@ -13,7 +13,7 @@ from tinyllm_layers.batch import Batch
 from tinyllm_layers.cache.base import KVCache
 from tinyllm_layers.cache.loan import TokenLoan
 
-STEP = 256
+CAPACITY_STEP = 256
 """The capacity of an array is a multiple of this number of tokens."""
 
 
@@ -160,11 +160,12 @@ class DenseCache(KVCache):
 class TokenBuffer:
     """An array of shape `*lead tokens width` that grows by appending tokens.
 
-    The capacity grows by a quarter, and at least by `STEP` tokens, so that most appends write only
-    the new tokens: MLX updates an array in place if nothing else refers to it when the update is
-    scheduled (`mx.eval`, `mx.async_eval`). A running pass refers to its inputs. If the next pass is
-    scheduled while a pass still runs, the update copies the whole array. So a caller may build the
-    graph of the next pass while a pass runs, but must schedule it after the pass has ended.
+    The capacity grows by a quarter, and at least by `CAPACITY_STEP` tokens, so that most appends
+    write only the new tokens: MLX updates an array in place if nothing else refers to it when the
+    update is scheduled (`mx.eval`, `mx.async_eval`). A running pass refers to its inputs. If the
+    next pass is scheduled while a pass still runs, the update copies the whole array. So a caller
+    may build the graph of the next pass while a pass runs, but must schedule it after the pass has
+    ended.
 
     Attributes:
         length: the number of tokens that were appended and not trimmed.
@@ -179,8 +180,8 @@ class TokenBuffer:
         """Make an empty buffer. The first tokens determine shape and dtype."""
         self.length = self.expected = 0
         self._array: Shaped[mx.array, "*lead capacity width"] | None = None
-        # Every token reserves memory in two buffers of each layer. Reading shapes and dtypes of
-        # arrays takes most of that time, so the buffer keeps the last ones that fitted.
+        # Every token reserves memory in the buffer of each layer. Reading the shape and dtype of an
+        # array takes most of that time, so the buffer keeps the last shape and dtype that fitted.
         self._capacity = self._reserved = 0
         self._accepted: tuple[tuple[int, ...], mx.Dtype] | None = None
 
@@ -201,22 +202,9 @@ class TokenBuffer:
 
     @property
     def filled(self) -> Shaped[mx.array, "*lead tokens width"]:
-        """The tokens that were appended and not trimmed.
-
-        Raises:
-            ValueError: before the first tokens.
-        """
-        if self._array is None:
-            raise ValueError("the buffer is empty: append to it before reading it")
+        """The tokens that were appended and not trimmed."""
+        assert self._array is not None  # the caller stores tokens first
         return self._array[..., : self.length, :]
-
-    def append(self, x: Shaped[mx.array, "*lead new width"]) -> None:
-        """Append tokens.
-
-        Raises:
-            ValueError: if x differs in shape or dtype from the stored tokens.
-        """
-        self.commit(self.extended(x), x.shape[-2])
 
     def extended(
         self, x: Shaped[mx.array, "*lead new width"]
@@ -292,7 +280,7 @@ class TokenBuffer:
         present = 0 if self._array is None else self._array.shape[-2]
         if end <= present:
             return present
-        return -(-max(end, self.expected, present + present // 4) // STEP) * STEP
+        return -(-max(end, self.expected, present + present // 4) // CAPACITY_STEP) * CAPACITY_STEP
 
 
 def alias(x: Shaped[mx.array, "..."]) -> Shaped[mx.array, "..."]:

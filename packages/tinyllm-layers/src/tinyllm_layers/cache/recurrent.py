@@ -18,8 +18,8 @@ BORDER = 64
 """A prefill pass saves the state at a multiple of this number of tokens, and at its end."""
 
 TAIL = 16
-"""Number of tokens between that multiple and the end. The last tokens of a prompt, in which a chat
-template opens the answer, are often not part of the next prompt."""
+"""Number of last tokens of a prompt, in which a chat template opens the answer. They are often not
+part of the next prompt of the same conversation, so a state before them is saved too."""
 
 PLACES = 4
 """Places of a new `RecurrentCache`: two of the prompt, the newest, and the one before. While a

@@ -11,7 +11,7 @@ from tinyllm_ops.checks import check_appended, check_new_tokens
 
 from tinyllm_layers.batch import Batch
 from tinyllm_layers.cache.base import KVCache
-from tinyllm_layers.cache.dense import STEP, alias, with_capacity
+from tinyllm_layers.cache.dense import CAPACITY_STEP, alias, with_capacity
 
 
 class RotatingCache(KVCache):
@@ -159,7 +159,7 @@ class RotatingCache(KVCache):
         Tokens that later tokens of the same chunk overwrite are left out.
         """
         start, end = self._offset, self._offset + k.shape[2]
-        capacity = min(self.max_size, -(-end // STEP) * STEP)
+        capacity = min(self.max_size, -(-end // CAPACITY_STEP) * CAPACITY_STEP)
         keys = alias(with_capacity(self._keys, k.shape, k.dtype, capacity))
         values = alias(with_capacity(self._values, v.shape, v.dtype, capacity))
         for first, stop in self._runs(start, end):

@@ -223,24 +223,5 @@ def decoder_layers(x: Array, layers: Sequence[DecoderLayer], mask: Array | str =
     return x
 
 
-def paged_decoder_layer(
-    x: Array,
-    layer: DecoderLayer,
-    pages: PageTable,
-    keys: Array,
-    values: Array,
-    window: int | None = None,
-) -> tuple[Array, Array, Array]:
-    """Return the output of a layer for a pass over pages, and the pages after the pass.
-
-    The arguments are as in `paged_attention`.
-    """
-    assert isinstance(layer.attention, GroupedQueryAttention)
-    normal = norm(x, layer.input_norm)
-    y, keys, values = paged_attention(normal, layer.attention, pages, keys, values, window)
-    h = x + y
-    return h + feed_forward(norm(h, layer.post_attention_norm), layer.mlp), keys, values
-
-
 def _projected(x: Array, w: Weight, bias: mx.array | None) -> Array:
     return ops.linear(x, exact(w), None if bias is None else exact(bias))

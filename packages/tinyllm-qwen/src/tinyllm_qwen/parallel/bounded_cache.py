@@ -54,6 +54,10 @@ class BoundedCache(KVCache):
         """Append k and v, and attend to all tokens that a query may see."""
         return self.cache.attend(q, k, v, batch, scale, ops)
 
+    def expect(self, length: int) -> None:
+        """Prepare for a text of `length` tokens: see `SequenceCache.expect`."""
+        self.cache.expect(length)
+
     def can_trim(self, length: int) -> bool:
         """Return True if every rank can trim its caches to the first `length` tokens."""
         return self.cache.can_trim(length) and self.offset <= max(self.size, length)

@@ -10,8 +10,9 @@ from jaxtyping import Float, Integer
 from tinyllm_layers import Batch, LayerCache, PagedCache, RecurrentPool, RMSNorm, SequenceCache
 from tinyllm_ops import OpSet, Weight
 
-from tinyllm_qwen.caches import common_offset, following
+from tinyllm_qwen.caches import batch_after, common_offset
 from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.language_model import AnyCache
 from tinyllm_qwen.model import Qwen, check_selection
 from tinyllm_qwen.parallel.bounded_cache import bounded
 from tinyllm_qwen.parallel.command import CacheSpec, Forward, encode
@@ -54,7 +55,7 @@ class Driver:
         """Return the logits of the next token, computed on all ranks; see `Qwen`."""
         check_selection(tokens, last, indices)
         caches = self.make_cache() if caches is None else caches
-        batch = following(caches, *tokens.shape) if batch is None else batch
+        batch = batch_after(caches, *tokens.shape) if batch is None else batch
         forward = self._forward(tokens, batch, caches)
         return self._array(replace(forward, output="logits", last=last, indices=indices), caches)
 
@@ -80,6 +81,10 @@ class Driver:
         best = self._run(replace(forward, output="best", k=k, indices=indices), caches)
         assert isinstance(best, BestTokens)
         return best
+
+    def layer_caches(self, caches: Sequence[AnyCache]) -> Sequence[AnyCache]:
+        """Return the caches of the decoder layers of rank 0; see `Qwen.layer_caches`."""
+        return self._model.layer_caches(caches)
 
     def make_cache(
         self, *, kv_bits: int | None = None, max_size: int | None = None

@@ -43,8 +43,8 @@ class Sampler:
         params: the settings of the request.
         ops: the implementation of argmax, top-k and log-probability.
         adjusts: True if a bias or a penalty changes the scores.
-        steps: a pair of the setting top-k, and True if top-p is used; None for greedy decoding.
-            `choose` computes rows with equal steps together.
+        group_key: the key of the rows that `choose` computes together: the setting top-k, and True
+            if top-p is used; None for greedy decoding.
     """
 
     def __init__(self, params: SamplingParams, vocab_size: int, ops: OpSet = REFERENCE) -> None:
@@ -66,7 +66,7 @@ class Sampler:
         self.params = params
         self.ops = ops
         self.adjusts = params.has_penalties or bool(params.logit_bias)
-        self.steps = None if params.is_greedy else (params.top_k, params.top_p < 1)
+        self.group_key = None if params.is_greedy else (params.top_k, params.top_p < 1)
         self._vocab_size = vocab_size
         self._biased_tokens = mx.array(list(params.logit_bias.keys()), dtype=mx.int32)
         self._biases = mx.array(list(params.logit_bias.values()), dtype=mx.float32)
@@ -132,9 +132,9 @@ class Sampler:
         params = self.params
         if self.adjusts:
             return None
-        if self.steps is not None and not 0 < params.top_k < self._vocab_size:
+        if self.group_key is not None and not 0 < params.top_k < self._vocab_size:
             return None
-        choices = 1 if self.steps is None else params.top_k
+        choices = 1 if self.group_key is None else params.top_k
         return min(max(choices, params.top_logprobs), self._vocab_size)
 
     @property
@@ -159,7 +159,7 @@ class Sampler:
         """Advance to the position after `token`: count the token, and take the next random key."""
         if self._penalties is not None:
             self._penalties.record(mx.array(token))
-        if self.steps is not None:
+        if self.group_key is not None:
             self._keys = mx.random.split(self._keys[0])
 
     def ahead(self, draft: Sequence[int]) -> list["Sampler"]:
@@ -191,8 +191,8 @@ def choose(
 ) -> Int[mx.array, "R"]:
     """Choose a token for each of R rows. The samplers do not advance.
 
-    Rows with equal `steps` are computed together: one `argmax` for all greedy rows, one `top_k` for
-    all rows with the same k. Each row gets the token that its sampler would choose alone.
+    Rows with equal `group_key` are computed together: one `argmax` for all greedy rows, one `top_k`
+    for all rows with the same k. Each row gets the token that its sampler would choose alone.
 
     Args:
         samplers: the sampler of each row.
@@ -209,7 +209,7 @@ def choose(
     }
     groups: dict[tuple[object, bool], list[int]] = defaultdict(list)
     for row, sampler in enumerate(samplers):
-        groups[sampler.steps, row in adjusted].append(row)
+        groups[sampler.group_key, row in adjusted].append(row)
     chosen = []
     for (_, is_adjusted), rows in groups.items():
         group = [samplers[row] for row in rows]
@@ -255,9 +255,9 @@ def _logprobs(
         chosen = mx.where(is_chosen, scores.scores, -math.inf).max(axis=-1)
         if not top:
             return LogProbs(chosen - scores.log_total)
-        best = Candidates(scores.tokens, scores.scores).top_k(top, ops)
-        log_total = scores.log_total[..., None]
-        return LogProbs(chosen - log_total[..., 0], best.tokens, best.scores - log_total)
+        best, found = ops.top_k(scores.scores, min(top, scores.scores.shape[-1]))
+        tokens = mx.take_along_axis(scores.tokens, found, axis=-1)
+        return LogProbs(chosen - scores.log_total, tokens, best - scores.log_total[..., None])
     if not top:
         return LogProbs(ops.log_probability(scores, token[..., None])[..., 0])
     _, found = ops.top_k(scores, min(top, scores.shape[-1]))
@@ -276,10 +276,10 @@ def _choose_alike(
     tokens: Int[mx.array, "R N"] | None,
     scores: Float[mx.array, "R N"],
 ) -> Int[mx.array, "R"]:
-    """Choose a token for each row. All samplers must have equal `steps`."""
+    """Choose a token for each row. All samplers must have equal `group_key`."""
     params = [sampler.params for sampler in samplers]
     first, ops = params[0], samplers[0].ops
-    if samplers[0].steps is None:
+    if samplers[0].group_key is None:
         if tokens is None:
             return ops.argmax(scores)
         # If scores are equal, take the lowest id, as `argmax` does: candidates have any order.
