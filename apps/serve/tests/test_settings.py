@@ -102,8 +102,8 @@ def test_every_engine_option_reaches_the_engine(tmp_path: Path) -> None:
         ({"num_speculative_tokens": 65}, "--num-speculative-tokens: expected from 0 to 64, got 65"),
         ({"page_size": 0}, "--page-size: expected from 1 to 4096, got 0"),
         (
-            {"max_num_batched_tokens": 1},
-            "--max-num-batched-tokens: expected from 2 to 1048576, got 1",
+            {"max_num_batched_tokens": 0},
+            "--max-num-batched-tokens: expected from 1 to 1048576, got 0",
         ),
         ({"step_seconds": float("nan")}, "--step-seconds: expected from 0.001 to 60, got nan"),
         (

@@ -45,7 +45,7 @@ class Holders(RuleBasedStateMachine):
     @rule(data=st.data(), block_hash=st.binary(min_size=1, max_size=1))
     def register(self, data: st.DataObject, block_hash: bytes) -> None:
         page = data.draw(st.sampled_from(sorted(self.held)))
-        if not self.manager.is_shared(page):
+        if self.held[page] == 1 and page not in self.manager.registered().values():
             self.manager.register(page, block_hash)
             self.known.setdefault(block_hash, page)
 

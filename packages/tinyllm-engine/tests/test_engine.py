@@ -119,7 +119,7 @@ def test_a_prefix_is_computed_once_and_its_tokens_are_reported(
     assert engine.stats.cached_tokens == sum(h.usage.cached_tokens for h in (second, third))
 
 
-@pytest.mark.parametrize("prefill_tokens", [2, 7, 512])
+@pytest.mark.parametrize("prefill_tokens", [1, 7, 512])
 def test_logits_have_the_bits_of_generate_alone(
     pico: Model, prompts: list[list[int]], prefill_tokens: int
 ) -> None:
@@ -248,7 +248,9 @@ def test_requests_that_can_never_be_served_are_refused(
         ([vocab], {}, f"below {vocab}"),
         ([-1], {}, f"below {vocab}"),
         ([1] * context, {}, "shorten it"),
-        ([1] * 8, {"max_tokens": 13}, "6 pages, the engine has 5"),
+        ([1] * 8, {"max_tokens": 13}, "^max_tokens: .* 6 pages, the engine has 5"),
+        ([1] * 20, {"max_tokens": 1}, "^prompt: expected at most 19 tokens, .* got 20"),
+        ([1] * 20, {"embedding": True}, "^prompt: expected at most 19 tokens, .* got 20"),
         ([1], {"max_tokens": 4, "stop": [""]}, "at least one character"),
         ([1], {"max_tokens": 4, "sampling": SamplingParams(logit_bias={vocab: 1.0})}, "logit_bias"),
     ]
@@ -258,6 +260,7 @@ def test_requests_that_can_never_be_served_are_refused(
     assert not engine.has_work
     handle = engine.add(Request([1] * 8, 12, ignore_end=True))
     assert len(list(engine.run(handle))) == 12
+    assert engine.embed([1] * 19) == engine.embed([1] * 19)
     with pytest.raises(RequestError, match="at least one token"):
         Request([])
     for weight in (0.0, -1.0, float("nan"), float("inf")):
@@ -283,7 +286,7 @@ def test_embeddings_do_not_depend_on_chunks(pico: Model, prompts: list[list[int]
     h = model.hidden(mx.array([prompts[6]]), batch, model.make_cache())
     state = model.norm(h[0, -1])
     wanted = (state / mx.linalg.norm(state)).tolist()
-    for prefill_tokens in (2, 7, 512):
+    for prefill_tokens in (1, 7, 512):
         engine = Engine(*pico, EngineSettings(prefill_tokens=prefill_tokens))
         assert engine.embed(prompts[6]) == pytest.approx(wanted, abs=1e-5)
     with pytest.raises(RequestError, match="at least one token"):
@@ -295,7 +298,7 @@ def test_embeddings_do_not_depend_on_chunks(pico: Model, prompts: list[list[int]
     [
         ("page_size", 0, "at least 1"),
         ("max_running", 0, "at least 1"),
-        ("prefill_tokens", 1, "at least 2"),
+        ("prefill_tokens", 0, "at least 1"),
         ("step_seconds", 0.0, "more than 0"),
         ("memory_bytes", -1, "at least 0"),
         ("kv_bits", 5, "4, 8 or None"),
@@ -307,7 +310,7 @@ def test_settings_out_of_range_are_refused(name: str, number: int, message: str)
 
 
 def test_too_little_memory_for_a_page_is_refused(pico: Model) -> None:
-    with pytest.raises(ValueError, match="what one page of 32 tokens takes"):
+    with pytest.raises(ValueError, match="bytes for one page of 32 tokens, got 100"):
         Engine(*pico, EngineSettings(memory_bytes=100))
 
 
@@ -343,7 +346,7 @@ def test_the_rank_with_the_most_layers_limits_the_pages(pico: Model, within: int
     if within:
         assert Engine(Larger(model), tokenizer, settings).stats.pages_total == within  # type: ignore[arg-type]
     else:
-        with pytest.raises(ValueError, match="what one page of 4 tokens takes"):
+        with pytest.raises(ValueError, match="bytes for one page of 4 tokens"):
             Engine(Larger(model), tokenizer, settings)  # type: ignore[arg-type]
 
 

@@ -35,8 +35,8 @@ class Machine:
         stop = self.clock + seconds
         self.steps = dict.fromkeys(rows, 0)
         while self.clock < stop:
-            held = self.share.held(weights)
-            served = {tenant: count for tenant, count in rows.items() if tenant not in held}
+            throttled = self.share.choose_throttled(weights)
+            served = {tenant: count for tenant, count in rows.items() if tenant not in throttled}
             assert served
             took = self.fixed + self.per_row * sum(served.values())
             took += sum(self.masks.get(t, 0.0) * count for t, count in served.items())
@@ -93,12 +93,12 @@ def test_slow_masks_slow_the_tenant_of_the_grammar_alone() -> None:
 
 def test_the_first_mask_of_a_prompt_is_charged_to_its_tenant() -> None:
     share, weights = FairShare(), {"quiet": 1.0, "greedy": 1.0}
-    share.held(weights)
+    share.choose_throttled(weights)
     share.charge_prefill([chunk("quiet"), chunk("greedy", 1.0, 0.04)], 0.05)
-    assert share.held(weights) == {"greedy"}  # 45 ms and 5 ms, not 25 ms each
+    assert share.choose_throttled(weights) == {"greedy"}  # 45 ms and 5 ms, not 25 ms each
 
 
-def test_tenants_that_do_not_slow_each_other_are_never_held() -> None:
+def test_tenants_that_do_not_slow_each_other_are_never_throttled() -> None:
     machine = Machine(0.02, 0.0)
     machine.run(5, {"quiet": 1}, {"quiet": 1.0})  # measures a pass of another size
     machine.run(10, {"quiet": 1, "greedy": 31}, EVEN)
@@ -120,16 +120,26 @@ def test_a_tenant_has_no_claim_on_time_that_it_left_unused() -> None:
 
 def test_a_tenant_does_not_escape_its_debt_by_leaving() -> None:
     share = FairShare()
-    assert share.held(EVEN) == set()
+    assert share.choose_throttled(EVEN) == set()
     share.charge_decode([chunk("greedy")], 1.0)
-    share.held({"quiet": 1.0})
-    assert share.held(EVEN) == {"greedy"}
+    share.choose_throttled({"quiet": 1.0})
+    assert share.choose_throttled(EVEN) == {"greedy"}
+
+
+def test_a_second_choice_of_the_same_step_changes_nothing() -> None:
+    share = FairShare()
+    for weights in (EVEN, {"quiet": 1.0}, {**EVEN, "new": 1.0}):
+        first = share.choose_throttled(weights)
+        state = dict(share._virtual)
+        assert share.choose_throttled(weights) == first
+        assert share._virtual == state
+        share.charge_decode([chunk(tenant) for tenant in weights], 0.1 * len(weights))
 
 
 def test_tenants_that_have_gone_are_forgotten() -> None:
     share = FairShare()
     for number in range(1000):
-        share.held({"stays": 1.0, str(number): 1.0})
+        share.choose_throttled({"stays": 1.0, str(number): 1.0})
         share.charge_decode([chunk("stays"), chunk(str(number))], 0.01)
     assert len(share._virtual) < 10
 

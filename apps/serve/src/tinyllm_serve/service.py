@@ -1,10 +1,11 @@
 """The served model: its engine, its state, and its metrics."""
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 
-from tinyllm_engine import AsyncEngine, Engine, EngineSettings
+from tinyllm_engine import AsyncEngine, Engine, EngineSettings, MemorySettingError
 from tinyllm_kernels import Arithmetic
 from tinyllm_qwen import GenerationConfig, Qwen, Tokenizer, load
 from tinyllm_qwen.checkpoint.hub import resolve
@@ -28,6 +29,7 @@ class Service(Served):
         engine: the model, and the requests in progress.
         defaults: the checkpoint's sampling parameters.
         arithmetic: backend and dtype; None before the model is loaded.
+        page_tokens: the number of tokens that the pages hold; 0 before the model is loaded.
         created: the time of the start, in seconds since 1970.
         pacer: the pace of each client's requests and answers.
     """
@@ -44,6 +46,7 @@ class Service(Served):
         self.engine = AsyncEngine(self._make, failing)
         self.defaults = GenerationConfig()
         self.arithmetic: Arithmetic | None = None
+        self.page_tokens = 0
         self._weight_bytes = 0
         self.created = int(time.time())
         self.pacer = Pacer()
@@ -168,7 +171,19 @@ class Service(Served):
         draft = None
         if settings.draft_model is not None and not drafts:
             draft = load_draft_model(settings.draft_model, tokenizer, self.arithmetic)
-        return Engine(model, tokenizer, _engine_settings(settings), draft=draft)
+        try:
+            engine = Engine(model, tokenizer, _engine_settings(settings), draft=draft)
+        except MemorySettingError as error:
+            raise _memory_error(error, settings) from error
+        self.page_tokens = engine.stats.pages_total * settings.page_size
+        if self.page_tokens < min(settings.max_tokens, model.config.context_length):
+            _log.warning(
+                "the pages hold %d tokens, and --max-tokens is %d: answers may end earlier, unless "
+                "--kv-cache-memory is larger",
+                self.page_tokens,
+                settings.max_tokens,
+            )
+        return engine
 
 
 def load_draft_model(name: str, tokenizer: Tokenizer, arithmetic: Arithmetic) -> Qwen:
@@ -212,4 +227,23 @@ def _engine_settings(settings: Settings) -> EngineSettings:
 
 
 def _bytes(gigabytes: float | None) -> int | None:
-    return None if gigabytes is None else int(gigabytes * 1e9)
+    return None if gigabytes is None else round(gigabytes * 1e9)
+
+
+def _memory_error(error: MemorySettingError, settings: Settings) -> ServeError:
+    """Return the error of the engine with the option of the command line, and its unit."""
+    least = _gigabytes(math.ceil(error.least / 1000))
+    if error.setting == "snapshot_bytes" and error.most is not None:
+        most = _gigabytes(error.most // 1000)
+        return ServeError(
+            f"--snapshot-memory: expected 0, or from {least} to {most} GB for {error.contents}, "
+            f"got {settings.snapshot_memory}: change it, or give more --kv-cache-memory"
+        )
+    return ServeError(
+        f"--kv-cache-memory: expected at least {least} GB for {error.contents}, "
+        f"got {settings.kv_cache_memory}: give more"
+    )
+
+
+def _gigabytes(kilobytes: int) -> str:
+    return f"{kilobytes / 1e6:.6f}".rstrip("0").removesuffix(".")

@@ -150,7 +150,8 @@ class Settings:
         float | None,
         option(
             "GB",
-            "Memory for keys, values and recurrent states. [default: as much as they need]",
+            "Memory for keys, values and recurrent states, allocated at the start. [default: for "
+            "--max-num-seqs contexts, at most 4 GiB or one context, and half of the free memory]",
             "--kv-cache-memory/--memory",
         ),
         Range(0.001, 1_000_000),
@@ -168,7 +169,7 @@ class Settings:
             "Prompt tokens that one step computes at most.",
             "--max-num-batched-tokens/--prefill-tokens",
         ),
-        Range(2, 1 << 20),
+        Range(1, 1 << 20),
     ] = 512
     step_seconds: Annotated[
         float,

@@ -12,6 +12,7 @@ from tinyllm_engine.async_engine import AsyncEngine, EngineClosedError
 from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.engine import Engine
 from tinyllm_engine.grammar.grammar import Grammar
+from tinyllm_engine.kv.memory_plan import MemorySettingError
 from tinyllm_engine.output import EngineStats, Output, RequestFinishReason, TokenLogprob, Usage
 from tinyllm_engine.request import (
     EngineFullError,
@@ -32,6 +33,7 @@ __all__ = [
     "EngineStats",
     "Grammar",
     "GrammarLimitError",
+    "MemorySettingError",
     "Output",
     "PromptTooLongError",
     "Request",

@@ -75,7 +75,8 @@ class AsyncEngine:
         self._make = make
         self._failing = failing
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._streams: dict[RequestState, _Stream] = {}  # used by the engine's thread only
+        # Changed by the engine's thread alone. `_end` reads it in the event loop.
+        self._streams: dict[RequestState, _Stream] = {}
         self._pending: set[Callable[[BaseException], None]] = set()
         self._closed: str | None = None
         self._ended = asyncio.Event()
@@ -339,7 +340,10 @@ class AsyncEngine:
         self._ended.set()
         self._closed = reason or self._closed or "the engine has ended"
         error = EngineClosedError(self._closed)
-        for stream in list(self._streams.values()):  # a copy: the engine's thread may still run
+        # After `fail` the engine's thread may still run. It cannot change the dictionary during
+        # `list`, which runs no Python code. It may add a stream afterwards. The request of such a
+        # stream still waits for `_add`, so the calls of `give_up` fail it.
+        for stream in list(self._streams.values()):
             stream.outputs.put_nowait(error)
         for give_up in self._pending:
             give_up(error)

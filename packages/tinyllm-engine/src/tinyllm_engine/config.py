@@ -33,8 +33,8 @@ class EngineSettings:
             share no prefixes. Other models have no snapshots.
         prefix_path: a file from which the engine loads the prefix cache of an earlier engine, and
             to which `Engine.save_prefixes` writes the prefix cache; None for no file.
-        speculation: the largest number of draft tokens per request and step, from a draft model or
-            from the text itself; 0 turns speculation off.
+        speculation: the largest number of draft tokens per request and step, from a draft model,
+            from the draft head of the model, or from the text itself; 0 turns speculation off.
 
     Raises:
         ValueError: if a number is out of its range.
@@ -59,7 +59,7 @@ class EngineSettings:
             ("page_size", 1),
             ("max_running", 1),
             ("max_waiting", 0),
-            ("prefill_tokens", 2),
+            ("prefill_tokens", 1),
             ("speculation", 0),
         ):
             number = getattr(self, name)

@@ -278,12 +278,12 @@ class Engine:
         if self._drafter is not None:
             # Each draft token needs a slot for the recurrent state after it.
             slots = None if self._states is None else self._states.unused
-            served = self._scheduler.served()
+            served = self._scheduler.choose_tenants()
             propose_drafts(self._drafter, served, self.settings.speculation, slots)
         return self._scheduler.schedule(self._budget.tokens, self._budget.tokens_alone)
 
     def _prefill(self, step: Step) -> list[list[SampledToken]]:
-        """Compute the prompts of a step; return a list for each chunk that has choices."""
+        """Compute the prompts of a step; return a list for each chunk with samples."""
         if self._drafter is not None:
             self._drafter.follow(step)
         self._runner.copy(step.copies)
@@ -301,7 +301,7 @@ class Engine:
         return sampled
 
     def _decode(self, step: Step) -> list[list[SampledToken]]:
-        """Compute the other tokens of a step; return a list for each chunk that has choices."""
+        """Compute the other tokens of a step; return a list for each chunk with samples."""
         sampled = self._runner.sample(step.decode, self._runner.decode(step.decode))
         self._scheduler.charge_decode(step.decode, self._lap())
         return sampled
@@ -315,18 +315,18 @@ class Engine:
         following = iter(sampled)
         for chunk in [*step.prefill, *step.decode]:
             request = chunk.request
-            if not chunk.choices:
+            if not chunk.num_samples:
                 self._scheduler.update(request, chunk.stop)
                 if request.vector is not None:
                     self._finish(request, "stop")
                     outputs.append((request, request.embedded()))
                 continue
             drafted = len(request.draft)
-            choices = next(following)
+            samples = next(following)
             if request.constraint is not None and request.constraint.error is not None:
                 self._fail(request, GrammarLimitError(request.constraint.error))
                 continue
-            accepted = request.accept(choices)
+            accepted = request.accept(samples)
             if self._drafter is not None:
                 self._drafter.acceptance.record(request, drafted, len(accepted) - 1)
             self._counts.generated_tokens += len(accepted)

@@ -10,7 +10,13 @@ from tinyllm_qwen.text.output import OutputProcessor
 from tinyllm_engine.grammar.compiler import CompiledGrammar
 from tinyllm_engine.grammar.worker import GrammarWorker
 from tinyllm_engine.kv.block_manager import BlockManager
-from tinyllm_engine.request import Request, RequestError, RequestState, check_prompt
+from tinyllm_engine.request import (
+    PromptTooLongError,
+    Request,
+    RequestError,
+    RequestState,
+    check_prompt,
+)
 
 
 class RequestFactory:
@@ -37,6 +43,14 @@ class RequestFactory:
         """
         config, length = self._model.config, len(request.prompt)
         check_prompt(request.prompt, config)
+        # An embedding too needs memory for one token more: if all its pages are in the prefix
+        # cache, the last one is copied.
+        most = self._pages.num_pages * self._pages.page_size - 1
+        if length > most:
+            raise PromptTooLongError(
+                f"prompt: expected at most {most} tokens, the limit of the engine's pages, got "
+                f"{length}: shorten it, or give the engine more memory"
+            )
         max_tokens = min(request.max_tokens, config.context_length - length)
         if request.embedding:
             max_tokens = 0

@@ -22,7 +22,7 @@ class RequestError(ValueError):
 
 
 class PromptTooLongError(RequestError):
-    """The prompt leaves no space for an answer in the context of the model."""
+    """The prompt leaves no space for an answer in the context of the model, or in the pages."""
 
 
 class EngineFullError(RuntimeError):

@@ -22,8 +22,8 @@ from tinyllm_engine.request import RequestState
 from tinyllm_engine.schedule.step import Chunk
 from tinyllm_engine.speculative.head_drafter import HeadDrafter
 
-Scores = Float[mx.array, "choices V"] | BestTokens
-"""One row for each token to be chosen: all logits, or the best tokens if they are sufficient."""
+Scores = Float[mx.array, "samples V"] | BestTokens
+"""One row for each token to sample: all logits, or the best tokens if they are sufficient."""
 
 
 class Runner:
@@ -78,7 +78,7 @@ class Runner:
         The call waits for the device.
 
         Returns:
-            A row of scores for each choice of each chunk, in order; None if no chunk has choices.
+            A row of scores for each sample of each chunk, in order; None if no chunk has samples.
         """
         if not chunks:
             return None
@@ -119,10 +119,10 @@ class Runner:
         Each token is a sequence of its own in the page table. Recurrent layers see the tokens of a
         chunk as one sequence.
 
-        If a chunk has choices, the call builds a graph and does not wait for the device.
+        If a chunk has samples, the call builds a graph and does not wait for the device.
 
         Returns:
-            A row of scores for each choice of each chunk, in order; None if no chunk has choices.
+            A row of scores for each sample of each chunk, in order; None if no chunk has samples.
         """
         if not chunks:
             return None
@@ -136,33 +136,37 @@ class Runner:
         return scores
 
     def sample(self, chunks: Sequence[Chunk], scores: Scores | None) -> list[list[SampledToken]]:
-        """Choose the next tokens of each chunk that has choices, and wait for the result.
+        """Choose the next tokens of each chunk with samples, and wait for the result.
 
         Args:
             chunks: the chunks of a pass.
             scores: the result of `prefill` or `decode` for these chunks.
 
         Returns:
-            One list for each chunk that has choices, with one token for each choice.
+            One list of `num_samples` tokens for each chunk with samples.
         """
         if scores is None:
             return []
-        requests = [chunk.request for chunk in chunks if chunk.choices]
-        masks = _masks(requests, scores) if any(each.constraint for each in requests) else None
-        samplers = [state for each in requests for state in each.sampler.ahead(each.draft)]
+        chunks = [chunk for chunk in chunks if chunk.num_samples]
+        rows = [chunk.request for chunk in chunks for _ in range(chunk.num_samples)]
+        masks = _masks(chunks, scores) if any(each.constraint for each in rows) else None
+        samplers = [
+            sampler
+            for chunk in chunks
+            for sampler in chunk.request.sampler.ahead(chunk.request.draft)
+        ]
         if isinstance(scores, BestTokens):
             candidates = Candidates(scores.tokens, scores.scores)
         else:
             candidates = Candidates(None, scores)
         tokens = choose(samplers, candidates, masks)
-        rows = [each for each in requests for _ in range(1 + len(each.draft))]
-        if any(each.wants_logprobs for each in requests):
+        if any(each.wants_logprobs for each in rows):
             sampled = self._reported(rows, tokens, scores)
         else:
             mx.eval(tokens, self._recurrent)
             sampled = [SampledToken(token) for token in _integers(tokens)]
         following = iter(sampled)
-        return [[next(following) for _ in range(1 + len(each.draft))] for each in requests]
+        return [[next(following) for _ in range(chunk.num_samples)] for chunk in chunks]
 
     def _prompts(self, chunks: Sequence[Chunk]) -> tuple[Integer[mx.array, "1 T"], Batch]:
         """Return the tokens and the batch of a pass over chunks of prompts."""
@@ -173,15 +177,15 @@ class Runner:
     def _scores(
         self, chunks: Sequence[Chunk], tokens: Integer[mx.array, "B L"], batch: Batch
     ) -> Scores | None:
-        """Build the graph of a pass with the scores of all choices; None if there are no choices.
+        """Build the graph of a pass with the scores of all samples; None if there are no samples.
 
-        The head sees each token as a row of one token in both phases. So the scores of a choice do
-        not depend on the number of choices.
+        The head sees each token as a row of one token in both phases. So the scores of a sample do
+        not depend on the number of samples.
         """
         indices, stop = list[int](), 0
         for chunk in chunks:
             stop += len(chunk.tokens)
-            indices += range(stop - chunk.choices, stop)
+            indices += range(stop - chunk.num_samples, stop)
         if self._head is not None:
             h = self._model.hidden(tokens, batch, self._caches)
             self._head.follow_pass(chunks, h, batch)
@@ -201,9 +205,9 @@ class Runner:
         """Return the tokens with the log-probabilities that the requests ask for.
 
         Args:
-            rows: the request of each choice.
-            tokens: the chosen token of each choice.
-            scores: the scores of each choice.
+            rows: the request of each sample.
+            tokens: the chosen token of each sample.
+            scores: the scores of each sample.
         """
         groups: dict[int, list[int]] = defaultdict(list)
         for row, request in enumerate(rows):
@@ -250,8 +254,8 @@ class Runner:
 
 
 def _num_candidates(chunks: Sequence[Chunk]) -> int | None:
-    """Return how many best tokens are sufficient for all choices; None if all scores are needed."""
-    requests = [chunk.request for chunk in chunks if chunk.choices]
+    """Return how many best tokens are sufficient for all samples; None if all scores are needed."""
+    requests = [chunk.request for chunk in chunks if chunk.num_samples]
     counts = [
         None if request.constraint is not None else request.sampler.num_candidates
         for request in requests
@@ -260,15 +264,16 @@ def _num_candidates(chunks: Sequence[Chunk]) -> int | None:
     return max(known) if len(known) == len(counts) else None
 
 
-def _masks(requests: Sequence[RequestState], scores: Scores) -> list[Bool[mx.array, "V"] | None]:
-    """Return the mask of allowed tokens for each choice; None for requests without a grammar."""
+def _masks(chunks: Sequence[Chunk], scores: Scores) -> list[Bool[mx.array, "V"] | None]:
+    """Return the mask of allowed tokens for each sample; None for requests without a grammar."""
     mx.async_eval(scores)  # start the device before the host computes masks
     masks: list[Bool[mx.array, "V"] | None] = []
-    for request in requests:
-        if request.constraint is None:
-            masks += [None] * (1 + len(request.draft))
+    for chunk in chunks:
+        constraint = chunk.request.constraint
+        if constraint is None:
+            masks += [None] * chunk.num_samples
         else:
-            masks += request.constraint.masks(request.draft)
+            masks += constraint.masks(chunk.request.draft)
     return masks
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 from tinyllm_engine import EngineSettings
-from tinyllm_engine.kv.memory_plan import MemoryPlan, plan_memory
+from tinyllm_engine.kv.memory_plan import MemoryPlan, MemorySettingError, plan_memory
 
 
 def settings(memory: int | None, **rest: int | bool) -> EngineSettings:
@@ -23,9 +23,14 @@ def test_states_and_snapshots_take_a_quarter_each_at_most() -> None:
 def test_a_request_with_its_draft_tokens_always_has_slots() -> None:
     assert plan_memory(settings(1000, speculation=6), 10, 100, 99) == MemoryPlan(10, 7, 2)
     assert plan_memory(settings(710, speculation=6), 10, 100, 99) == MemoryPlan(1, 7, 0)
-    with pytest.raises(ValueError, match="at least 710, what one page of 8 tokens and 7 recurrent"):
+    with pytest.raises(
+        MemorySettingError, match=r"^memory_bytes: .* got 709: give more$"
+    ) as caught:
         plan_memory(settings(709, speculation=6), 10, 100, 99)
-    with pytest.raises(ValueError, match="at least 10, what one page of 8 tokens takes, got 9"):
+    assert (caught.value.least, caught.value.most) == (710, None)
+    assert caught.value.contents == "one page of 8 tokens and 7 recurrent states"
+    text = "memory_bytes: expected at least 10 bytes for one page of 8 tokens, got 9: give more"
+    with pytest.raises(MemorySettingError, match=text):
         plan_memory(settings(9), 10, 0, 99)
 
 
@@ -41,7 +46,7 @@ def test_the_memory_for_snapshots_is_chosen() -> None:
     assert plan_memory(settings(4000, snapshot_bytes=0), 10, 100, 99).snapshots == 0
     assert plan_memory(settings(4000, prefix_cache=False), 10, 100, 99).snapshots == 0
     for wrong in (99, 2991):
-        with pytest.raises(ValueError, match=r"expected 0, or from 100, .* to 2990, .* got"):
+        with pytest.raises(MemorySettingError, match=f"expected 0, or from 100 to 2990 .* {wrong}"):
             plan_memory(settings(4000, snapshot_bytes=wrong), 10, 100, 99)
     with pytest.raises(ValueError, match="snapshot_bytes: expected at least 0, got -1"):
         settings(4000, snapshot_bytes=-1)

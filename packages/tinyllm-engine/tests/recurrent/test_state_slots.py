@@ -127,7 +127,7 @@ def test_without_free_slots_a_request_has_fewer_draft_tokens() -> None:
     drafted = []
     while world.scheduler.has_requests:
         world.step(64, 3)
-        drafted += [chunk.choices - 1 for chunk in world.last.decode]
+        drafted += [chunk.num_samples - 1 for chunk in world.last.decode]
         assert sum(len(chunk.saves) for chunk in world.last.decode) <= 5
     assert {0, 3} <= set(drafted)
     assert all(request.generated == 40 for request in requests)

@@ -123,13 +123,17 @@ class Generation:
         log: LogFields,
         client: Client,
         *,
-        max_tokens: int,
+        max_tokens: int | None,
+        default_tokens: int,
         grammar: Grammar | None,
         logprobs: int | None,
         one_call: bool = False,
         field_names: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare `fields.choices` answers to each prompt.
+
+        `max_tokens` is the limit in the request. Without it an answer has at most `default_tokens`,
+        or fewer if the pages hold fewer beside its prompt.
 
         `logprobs` is the number of likeliest tokens to report, or None for no log-probabilities.
         With `one_call` an answer ends after its first call. `field_names` maps the engine's
@@ -149,8 +153,12 @@ class Generation:
         self.answers: list[Answer] = []
         # A stream reports log-probabilities with each token, and need not keep them.
         keeps_outputs = logprobs is not None and not fields.stream
-        longest = min(max_tokens, service.context_length)
-        kept = len(prompts) * fields.choices * longest * (1 + (logprobs or 0))
+        limits = [
+            max_tokens or max(1, min(default_tokens, service.page_tokens - len(prompt)))
+            for prompt in prompts
+        ]
+        longest = sum(min(limit, service.context_length) for limit in limits)
+        kept = fields.choices * longest * (1 + (logprobs or 0))
         if keeps_outputs and kept > MAX_KEPT_LOGPROBS:
             message = (
                 f"logprobs: expected at most {MAX_KEPT_LOGPROBS:,} of all tokens, "
@@ -162,7 +170,7 @@ class Generation:
             for index in range(len(prompts) * fields.choices):
                 request = Request(
                     prompts[index // fields.choices],
-                    max_tokens=max_tokens,
+                    max_tokens=limits[index // fields.choices],
                     sampling=fields.sampling_params(
                         service.defaults,
                         choice=index % fields.choices,

@@ -1,7 +1,6 @@
 """ASGI middleware that finds the client of a request: by its API key, or by its connection."""
 
 import hmac
-import math
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -31,8 +30,8 @@ MAX_COUNTED = 10_000_000
 UNKNOWN_LENGTH = 1_000_000
 """Bytes that a body counts whose length is not announced."""
 
-RETRY_AFTER = 1.0
-"""Seconds after which a client with too many requests may retry."""
+RETRY_AFTER_KEY_LIMIT = 1
+"""Seconds after which a client with too many requests in progress may retry."""
 
 
 def client_of(request: Request) -> Client:
@@ -96,7 +95,7 @@ class ApiKey:
                 f"this API key has {client.limit} requests in progress, its limit: "
                 "wait until one has ended",
                 code="key_limit_exceeded",
-                headers={"Retry-After": str(math.ceil(RETRY_AFTER))},
+                headers={"Retry-After": str(RETRY_AFTER_KEY_LIMIT)},
             )
             await error.response(scope, receive, send)
             return

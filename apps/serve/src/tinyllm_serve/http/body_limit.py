@@ -14,7 +14,8 @@ FREE_BYTES = 1 << 16
 answered even if long bodies take all of the memory. The number of connections limits these bytes.
 """
 
-RETRY_AFTER = 1
+RETRY_AFTER_BODIES = 1
+"""Seconds after which a client may retry while long bodies take all of the memory."""
 
 
 @dataclass
@@ -51,7 +52,7 @@ class BodyHold:
                     503,
                     "the server receives too many long bodies: try again later",
                     code="unavailable",
-                    headers={"Retry-After": str(RETRY_AFTER)},
+                    headers={"Retry-After": str(RETRY_AFTER_BODIES)},
                 )
             self._memory.used += more
             self._held += more

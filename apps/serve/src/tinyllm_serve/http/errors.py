@@ -21,8 +21,8 @@ from tinyllm_qwen import TemplateError
 
 from tinyllm_serve.http.json_text import JsonText
 
-RETRY_AFTER = 5
-"""Seconds after which a client may retry: the time that a restart takes."""
+RETRY_AFTER_UNAVAILABLE = 5
+"""Seconds after which a client may retry: the time in which a server or a replica restarts."""
 
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 _NO_OBJECT = ("missing", "model_attributes_type", "dict_type")
@@ -79,7 +79,9 @@ class ApiError(Exception):
 
 def unavailable(reason: str) -> ApiError:
     """Return the error of a server that does not accept requests now."""
-    return ApiError(503, reason, code="unavailable", headers={"Retry-After": str(RETRY_AFTER)})
+    return ApiError(
+        503, reason, code="unavailable", headers={"Retry-After": str(RETRY_AFTER_UNAVAILABLE)}
+    )
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from tinyllm_serve.application import add_error_handlers
 from tinyllm_serve.clients import Client
 from tinyllm_serve.http.body_limit import release_body
 from tinyllm_serve.http.disconnect import cancel, disconnected
-from tinyllm_serve.http.errors import RETRY_AFTER, ApiError
+from tinyllm_serve.http.errors import RETRY_AFTER_UNAVAILABLE, ApiError
 from tinyllm_serve.http.middleware import add_middleware
 from tinyllm_serve.http.pace import Pacer
 from tinyllm_serve.http.sse import error_event
@@ -126,7 +126,7 @@ class Front:
 
 def _as_api_error(error: Exception) -> ApiError:
     """Return the client's error for a replica that could not answer."""
-    headers = {"Retry-After": str(RETRY_AFTER)}
+    headers = {"Retry-After": str(RETRY_AFTER_UNAVAILABLE)}
     if isinstance(error, BackPressureError):
         message = "too many requests wait for a replica: try again later"
         return ApiError(429, message, code="engine_full", headers=headers)

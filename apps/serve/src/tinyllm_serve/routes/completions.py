@@ -63,7 +63,8 @@ async def completions(body: CompletionRequest, request: Request, service: ModelS
         PlainText,
         log,
         client,
-        max_tokens=body.max_tokens or DEFAULT_MAX_TOKENS,
+        max_tokens=body.max_tokens,
+        default_tokens=DEFAULT_MAX_TOKENS,
         grammar=grammar,
         logprobs=body.logprobs,
     )

@@ -151,10 +151,6 @@ class BlockManager:
         """Return the number of holders of a page."""
         return self._holders[page]
 
-    def is_shared(self, page: int) -> bool:
-        """Return True if the page has several holders or a block hash, and must not be written."""
-        return self._holders[page] > 1 or page in self._hash_of
-
     def registered(self) -> dict[bytes, int]:
         """Return all registered pages by block hash; the pages to evict first come first."""
         held = [page for page in reversed(self._hash_of) if page not in self._cached]

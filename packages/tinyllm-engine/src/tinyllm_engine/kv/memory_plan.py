@@ -15,6 +15,29 @@ _PART = 4
 """States of requests take at most one part in four of the memory, and so do snapshots."""
 
 
+class MemorySettingError(ValueError):
+    """A memory setting of an engine is out of its bounds, which depend on the model.
+
+    Attributes:
+        setting: the name of the setting in `EngineSettings`.
+        contents: the contents of the memory, such as "one page of 32 tokens".
+        least: the smallest number of bytes. Snapshots may also have none.
+        most: the largest number of bytes; None without a limit.
+    """
+
+    def __init__(
+        self, setting: str, contents: str, got: int, *, least: int, most: int | None = None
+    ) -> None:
+        """Make the message from the bounds and the number of bytes in the settings."""
+        bounds = f"at least {least}" if most is None else f"0, or from {least} to {most}"
+        remedy = "give more" if most is None else "change it, or give more memory_bytes"
+        super().__init__(f"{setting}: expected {bounds} bytes for {contents}, got {got}: {remedy}")
+        self.setting = setting
+        self.contents = contents
+        self.least = least
+        self.most = most
+
+
 @dataclass(frozen=True)
 class MemoryPlan:
     """The numbers of pages and of slots that an engine allocates.
@@ -46,8 +69,9 @@ def plan_memory(
         context_length: the longest text of the model, in tokens.
 
     Raises:
-        ValueError: if the model has no attention layer, or the memory is too little for one page
-            and the states of one request, or for the snapshots that the settings ask for.
+        MemorySettingError: if the memory is too little for one page and the states of one request,
+            or for the snapshots that the settings ask for.
+        ValueError: if the model has no attention layer.
     """
     if not page_bytes:
         raise ValueError("model: expected one attention layer or more, got none: use `generate`")
@@ -57,11 +81,10 @@ def plan_memory(
     if memory is None:
         memory = _default_bytes(settings, page_bytes, drafted * state_bytes, context_length)
     elif memory < least:
-        and_states = f" and {drafted} recurrent states" if state_bytes else ""
-        raise ValueError(
-            f"memory_bytes: expected at least {least}, what one page of {settings.page_size} "
-            f"tokens{and_states} takes, got {memory}: give more"
-        )
+        contents = f"one page of {settings.page_size} tokens"
+        if state_bytes:
+            contents += f" and {drafted} recurrent state{'s' if drafted > 1 else ''}"
+        raise MemorySettingError("memory_bytes", contents, memory, least=least)
     if not state_bytes:
         return MemoryPlan(memory // page_bytes)
     fitting = max(drafted, memory // _PART // state_bytes)
@@ -87,9 +110,8 @@ def _snapshots(settings: EngineSettings, state_bytes: int, default: int, most: i
     if wanted is None:
         return default // state_bytes
     if wanted > most or 0 < wanted < state_bytes:
-        raise ValueError(
-            f"snapshot_bytes: expected 0, or from {state_bytes}, what one snapshot takes, to "
-            f"{most}, what the rest of the memory leaves, got {wanted}"
+        raise MemorySettingError(
+            "snapshot_bytes", "snapshots", wanted, least=state_bytes, most=most
         )
     return wanted // state_bytes
 

@@ -41,8 +41,9 @@ class PagePool:
         """Allocate the memory.
 
         Raises:
-            ValueError: if the memory is too little (see `plan_memory`), `kv_bits` does not fit the
-                model, or the draft model has recurrent layers.
+            MemorySettingError: if the memory is too little; see `plan_memory`.
+            ValueError: if `kv_bits` does not fit the model, or the draft model has recurrent
+                layers.
         """
         if draft is not None and draft.state_bytes():
             raise ValueError(

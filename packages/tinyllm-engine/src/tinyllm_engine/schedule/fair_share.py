@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from tinyllm_engine.schedule.step import Chunk
 
 QUANTUM = 0.02
-"""Seconds by which the virtual time of a tenant may exceed the lowest one, before it is held."""
+"""Seconds by which the virtual time of a tenant may exceed the lowest one without throttling."""
 
 _FORGET = 0.95
 """The weight of all earlier passes after one more pass, in the fit of the time of a pass."""
@@ -60,7 +60,7 @@ class FairShare:
 
     The time of a decode pass is divided in proportion to the times that the rows of each tenant
     would take alone. If a pass takes as long for 1 row as for 32, the tenants share it equally and
-    no tenant is held, because none slows another. The time of grammar masks is charged to the
+    no tenant is throttled, because none slows another. The time of grammar masks is charged to the
     tenants of the grammars, because the other rows of the pass wait for them. The time of a step
     outside of its passes, for scheduling and outputs, is in proportion to the requests.
     """
@@ -71,11 +71,12 @@ class FairShare:
         self._served: set[str] = set()
         self._decode = PassTime()
 
-    def held(self, weights: Mapping[str, float]) -> set[str]:
-        """Return the tenants to leave out of the next step, never all of them.
+    def choose_throttled(self, weights: Mapping[str, float]) -> set[str]:
+        """Update the virtual times; return the tenants to leave out of the next step, never all.
 
         A tenant that had no running request starts at the lowest virtual time of the tenants that
-        had one, unless its own is higher. It has no claim on time that it left unused.
+        had one, unless its own is higher. It has no claim on time that it left unused. A second
+        call with the same tenants changes nothing, unless time was charged in between.
 
         Args:
             weights: the weight of each tenant that has running requests.
@@ -142,7 +143,7 @@ def _mask_seconds(chunks: Sequence[Chunk]) -> dict[str, float]:
     seconds: dict[str, float] = {}
     for chunk in chunks:
         constraint = chunk.request.constraint
-        if constraint is not None and chunk.choices:
+        if constraint is not None and chunk.num_samples:
             tenant = chunk.request.request.tenant
             seconds[tenant] = seconds.get(tenant, 0.0) + constraint.step_seconds
     return seconds

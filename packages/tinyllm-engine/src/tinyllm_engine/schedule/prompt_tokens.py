@@ -11,12 +11,12 @@ from tinyllm_engine.schedule.shares import by_tenant
 def divide(prompts: Sequence[RequestState], budget: int) -> dict[RequestState, int]:
     """Return the number of tokens of each prompt in the next step, `budget` tokens in all.
 
-    Tenants get equal parts. Half of the part of a tenant goes to its prompt that is first in rank,
-    the rest to its shortest other prompts. A short prompt therefore does not wait for a long
+    Tenants get equal parts. Half of the part of a tenant goes to its prompt that is first in queue
+    order, the rest to its shortest other prompts. A short prompt therefore does not wait for a long
     prompt, and short prompts do not starve a long prompt.
 
     Args:
-        prompts: the requests that prefill, in the order of their ranks.
+        prompts: the requests that prefill, in queue order.
         budget: the most tokens.
 
     Returns:

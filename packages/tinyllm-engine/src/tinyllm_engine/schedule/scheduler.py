@@ -31,11 +31,11 @@ class Scheduler:
     tokens between the prompts.
 
     Tenants share the engine's time as `FairShare` describes, and seats and pages as `Shares`
-    describes. The requests of one tenant are ranked by arrival, and a level of priority counts as
-    `PATIENCE` arrivals. Requests are admitted in the order of their ranks, but groups of requests
-    take turns. If pages run out, the last request in rank of the tenant that uses most pages is
-    preempted: it frees its pages, keeps its generated tokens, and waits again. A rank never
-    changes, so every request of a tenant is computed eventually.
+    describes. The queue order of the requests is their order of arrival, and a level of priority
+    counts as `PATIENCE` arrivals. A tenant's requests are admitted in queue order, but groups of
+    requests take turns. If pages run out, the last request in queue order of the tenant that uses
+    most pages is preempted: it frees its pages, keeps its generated tokens, and waits again. Queue
+    order never changes, so every request of a tenant is computed eventually.
 
     Attributes:
         pages: the allocation of pages.
@@ -78,17 +78,21 @@ class Scheduler:
 
     @property
     def running(self) -> tuple[RequestState, ...]:
-        """The requests that hold pages, in the order of their ranks."""
+        """The requests that hold pages, in queue order."""
         return tuple(self._running)
 
-    def served(self) -> tuple[RequestState, ...]:
-        """Choose the tenants that the next step serves; return their running requests."""
+    def choose_tenants(self) -> tuple[RequestState, ...]:
+        """Choose the tenants that the next step serves; return their running requests.
+
+        The call updates the virtual times of tenants that have come or gone. It may be called twice
+        a step: a drafter needs the requests before `schedule` has admitted others.
+        """
         weights = _weights(self._running)
         self._is_shared = len(weights) > 1
         if not self._is_shared:
             return tuple(self._running)
-        held = self._time.held(weights)
-        return tuple(each for each in self._running if each.request.tenant not in held)
+        throttled = self._time.choose_throttled(weights)
+        return tuple(each for each in self._running if each.request.tenant not in throttled)
 
     def charge_prefill(self, chunks: Sequence[Chunk], seconds: float) -> None:
         """Divide the time of a prefill pass between the tenants, if there are several."""
@@ -108,8 +112,8 @@ class Scheduler:
     def displaced_by(self, tenant: str, max_waiting: int) -> RequestState | None:
         """Return the request whose place in a full queue a tenant takes.
 
-        The result is the last request in rank, without a generated token, of the tenant with the
-        longest queue. It is None if fewer than `max_waiting` requests wait. Requests that will
+        The result is the last request in queue order, without a generated token, of the tenant with
+        the longest queue. It is None if fewer than `max_waiting` requests wait. Requests that will
         take a free seat do not count, so that many requests can be added between two steps.
 
         Raises:
@@ -127,7 +131,7 @@ class Scheduler:
     def add(self, request: RequestState) -> None:
         """Put a request into the queue."""
         self._may_admit = True
-        insort(self._waiting, request, key=_rank)
+        insort(self._waiting, request, key=_queue_key)
 
     def remove(self, request: RequestState) -> None:
         """Remove a request that has ended or was cancelled, and free its pages."""
@@ -150,7 +154,7 @@ class Scheduler:
         if self._waiting and self._may_admit:
             self._may_admit = False
             self._admit()
-        served = self.served()
+        served = self.choose_tenants()
         for request in set(self._running).difference(served):
             request.draft.clear()
         decode = self._decode(served)
@@ -205,7 +209,7 @@ class Scheduler:
         for request in running:
             _forget_pages(request)
             if request not in self._waiting:
-                insort(self._waiting, request, key=_rank)
+                insort(self._waiting, request, key=_queue_key)
         self._running.clear()  # last, so that no request is lost if this call is interrupted
         return running
 
@@ -224,7 +228,7 @@ class Scheduler:
                 pass  # a running request computes the next page: wait, then share the page
             elif self._allocate(request, found, shares):
                 # In this order, Ctrl-C between the two lines loses no request.
-                insort(self._running, request, key=_rank)
+                insort(self._running, request, key=_queue_key)
                 self._waiting.remove(request)
                 shares.add(request)
                 prefixes.add(request)
@@ -318,17 +322,17 @@ class Scheduler:
         """Return the last running request of the tenant that uses most pages for its weight."""
         shares = Shares(self._waiting, self.max_running, self.pages.num_pages)
         shares.count(self._running)
-        # Of equal tenants, the tenant whose request is last in rank.
+        # Of equal tenants, the tenant whose request is last in queue order.
         return max(
             (last_of(self._running, tenant) for tenant in by_tenant(self._running)),
-            key=lambda last: (shares.page_use(last.request.tenant), _rank(last)),
+            key=lambda last: (shares.page_use(last.request.tenant), _queue_key(last)),
         )
 
     def _preempt(self, request: RequestState) -> None:
         """Free the pages of a request, and put it back into the queue."""
         self.preemptions += 1
         self._free(request)
-        insort(self._waiting, request, key=_rank)
+        insort(self._waiting, request, key=_queue_key)
         self._running.remove(request)  # last, so that Ctrl-C loses no request
 
     def _free(self, request: RequestState) -> None:
@@ -349,8 +353,8 @@ def _forget_pages(request: RequestState) -> None:
     request.draft.clear()
 
 
-def _rank(request: RequestState) -> int:
-    """Return the rank of a request. The request with the lowest rank is admitted first."""
+def _queue_key(request: RequestState) -> int:
+    """Return the sort key of the queue order. The request with the lowest key comes first."""
     return request.arrival + PATIENCE * request.request.priority
 
 
@@ -370,5 +374,5 @@ def _decode_chunk(request: RequestState, start: int) -> Chunk:
     """Return the tokens that a request decodes next, from position `start` on."""
     own, draft = len(request.tokens), len(request.draft)
     stop = min(own + draft, start + max(DECODED_AGAIN, 1 + draft))
-    choices = max(0, stop - own + 1)
-    return Chunk(request, start, stop, request.token_ids(start, stop), choices)
+    num_samples = 1 + draft if stop == own + draft else 0
+    return Chunk(request, start, stop, request.token_ids(start, stop), num_samples)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
+from tinyllm_layers.cache.recurrent import TAIL
 from tinyllm_ops import NO_STATE
 
 from tinyllm_engine.config import EngineSettings
@@ -16,10 +17,6 @@ from tinyllm_engine.request import RequestSlots, RequestState
 from tinyllm_engine.schedule.step import Chunk
 
 _log = logging.getLogger(__name__)
-
-TAIL = 16
-"""The last tokens of a prompt, in which a chat template opens the answer. They are often not part
-of the next prompt of the same conversation."""
 
 SNAPSHOT_INTERVAL = 1024
 """The number of prompt tokens between two snapshots, apart from those at branches and ends."""
@@ -126,7 +123,7 @@ class StateSlots:
                 chunk,
                 stop=chunk.stop - dropped,
                 tokens=chunk.tokens[:-dropped],
-                choices=chunk.choices - dropped,
+                num_samples=chunk.num_samples - dropped,
             )
         slots.own += [self._free.popleft() for _ in draft]
         load, slots.current = slots.current, slots.own[0]

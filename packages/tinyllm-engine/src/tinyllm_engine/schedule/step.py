@@ -19,9 +19,11 @@ class Chunk:
         start: the position of the first token. All tokens before it are in the pages.
         stop: the position after the last token.
         tokens: the ids. Draft tokens come last.
-        choices: the number of tokens to choose: one after the last token of `request.tokens`, and
-            one after each draft token; 0 if the chunk ends before the last of `request.tokens`, or
-            for an embedding.
+        num_samples: the number of tokens to sample after the last tokens of the chunk. In a step it
+            is 1 + len(request.draft), one after the last of `request.tokens` and one after each
+            draft token; or 0 if the chunk ends before the last of `request.tokens`, or for an
+            embedding. Draft tokens are never divided: a request gets them only if a single token
+            of `request.tokens` is left to compute.
         load: the slot with the recurrent state after `start` tokens; `NO_STATE` for an empty text.
         saves: the slot in which the state after each of these lengths is saved. Empty for models
             without recurrent layers.
@@ -31,7 +33,7 @@ class Chunk:
     start: int
     stop: int
     tokens: list[int]
-    choices: int = 0
+    num_samples: int = 0
     load: int = NO_STATE
     saves: Mapping[int, int] = field(default_factory=dict)
 

@@ -28,7 +28,7 @@ def victims_of(
         tenant: the tenant, which gets a seat.
         needed: the number of pages to allocate.
         found: the number of pages that the request shares and has acquired.
-        running: the running requests, in the order of their ranks.
+        running: the running requests, in queue order.
         max_running: the number of all seats.
         pages: the allocation of pages.
         shares: the shares of tenants. The victims are removed from the counts.
@@ -53,5 +53,5 @@ def victims_of(
 
 
 def last_of(running: Sequence[RequestState], tenant: str) -> RequestState:
-    """Return the running request of a tenant that is last in rank."""
+    """Return the running request of a tenant that is last in queue order."""
     return next(each for each in reversed(running) if each.request.tenant == tenant)

@@ -142,7 +142,7 @@ class DraftModel:
 
     def _prefill(self, chunks: Sequence[Chunk]) -> None:
         if chunks:
-            self._runner.prefill([replace(chunk, choices=0) for chunk in chunks])
+            self._runner.prefill([replace(chunk, num_samples=0) for chunk in chunks])
         for chunk in chunks:
             self._progress.extend(chunk.request, chunk.start, chunk.stop)
 

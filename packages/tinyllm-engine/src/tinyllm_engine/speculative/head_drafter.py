@@ -116,7 +116,7 @@ class HeadDrafter:
             stop += len(chunk.tokens)
             if batch.phase == "decode":
                 self._kept.append((chunk.request, chunk.start, len(chunk.tokens)))
-            elif chunk.choices:
+            elif chunk.num_samples:
                 self._kept.append((chunk.request, chunk.stop - 1, 1))
                 ends.append(stop - 1)
         if batch.phase == "decode":

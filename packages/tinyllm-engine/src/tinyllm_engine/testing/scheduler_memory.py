@@ -95,7 +95,7 @@ class SchedulerMemory:
         Raises:
             AssertionError: if a slot holds another text than the request that reads it.
         """
-        for request, limit in draft_limits(self.scheduler.served(), drafts).items():
+        for request, limit in draft_limits(self.scheduler.choose_tenants(), drafts).items():
             request.draft[:] = _drafted(request.tokens, limit)
         step = self.last = self.scheduler.schedule(budget)
         assert sum(len(chunk.tokens) for chunk in step.prefill) <= budget
@@ -106,6 +106,7 @@ class SchedulerMemory:
         for chunk in [*step.prefill, *step.decode]:
             assert chunk.start < chunk.stop
             assert chunk.tokens == chunk.request.token_ids(chunk.start, chunk.stop)
+            assert chunk.num_samples in (0, 1 + len(chunk.request.draft))
         self._compute(step.prefill)
         self._compute(step.decode)
         assert all(chunk.stop <= chunk.request.prefill_end for chunk in step.prefill)
@@ -114,7 +115,7 @@ class SchedulerMemory:
         for chunk in [*step.prefill, *step.decode]:
             request = chunk.request
             assert chunk.start == request.computed
-            if not chunk.choices:
+            if not chunk.num_samples:
                 self.scheduler.update(request, chunk.stop)
                 continue
             for expected in [*request.draft, None]:
@@ -139,13 +140,15 @@ class SchedulerMemory:
                 before = () if chunk.load == NO_STATE else self.saved[chunk.load]
                 assert before == self._text(request, chunk.start), "a state of another text"
                 assert all(chunk.start < length <= chunk.stop for length in chunk.saves)
+        registered = set(self.pages.registered().values())
         for chunk in chunks:
             request = chunk.request
             for length, slot in chunk.saves.items():
                 self.saved[slot] = self._text(request, length)
             for at in range(chunk.start, chunk.stop):
                 page = request.pages[at // PAGE]
-                assert not self.pages.is_shared(page), "a shared page is written"
+                assert self.pages.holders(page) == 1, "a shared page is written"
+                assert page not in registered, "a page of the prefix cache is written"
                 self.slots[page * PAGE + at % PAGE] = self._text(request, at + 1)
         for chunk in chunks:
             for at in range(chunk.stop):

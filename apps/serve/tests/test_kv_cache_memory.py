@@ -1,0 +1,137 @@
+"""The memory for keys and values limits answers, and is checked at the start."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tinyllm_qwen.testing import hybrid_checkpoint
+from tinyllm_serve.errors import ServeError
+from tinyllm_serve.service import Service
+from tinyllm_serve.settings import Settings
+from tinyllm_serve.testing import Server
+
+CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+HELLO = [{"role": "user", "content": "hello"}]
+LONG = "word " * 600
+DIGITS = {"regex": "[0-9]{4000}"}
+Start = Callable[..., Server]
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[Server]:
+    """A server whose pages hold fewer tokens than pico's context of 2,048."""
+    with Server("--kv-cache-memory", "0.001", "--page-size", "16") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def capacity(small: Server) -> int:
+    """The number of tokens that the pages of `small` hold."""
+    return 16 * int(str(small.wait_for("ready")["pages"]))
+
+
+def post(server: Server, path: str, **body: object) -> httpx.Response:
+    return httpx.post(f"{server.url}{path}", json=body, timeout=60)
+
+
+def test_the_start_warns_that_answers_will_be_shorter(
+    small: Server, pico: Server, capacity: int
+) -> None:
+    assert capacity < 2048
+    text = f"the pages hold {capacity} tokens, and --max-tokens is 4096: "
+    (notice,) = [entry for entry in small.log() if str(entry["event"]).startswith(text)]
+    assert notice["level"] == "warning"
+    assert not any(entry["level"] == "warning" for entry in pico.log())
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "name"),
+    [
+        (CHAT, {"messages": HELLO, "structured_outputs": DIGITS}, "prompt_tokens"),
+        (RESPONSES, {"input": HELLO, "structured_outputs": DIGITS}, "input_tokens"),
+    ],
+)
+def test_an_answer_without_a_limit_fills_the_pages(
+    small: Server, capacity: int, path: str, body: dict[str, Any], name: str
+) -> None:
+    answer = post(small, path, **body)
+    assert answer.status_code == 200
+    usage = answer.json()["usage"]
+    assert usage["total_tokens"] == capacity
+    assert usage[name] < capacity
+
+
+def test_each_prompt_has_a_limit_of_its_own(small: Server, capacity: int) -> None:
+    prompts = [[5] * (capacity - 3), [6] * 40]
+    answer = post(small, TEXT, prompt=prompts, ignore_eos=True)
+    assert answer.status_code == 200
+    assert answer.json()["usage"]["completion_tokens"] == 3 + 16
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CHAT, {"messages": HELLO, "max_tokens": 1900}, "max_tokens"),
+        (TEXT, {"prompt": "hello", "max_tokens": 1900}, "max_tokens"),
+        (RESPONSES, {"input": HELLO, "max_output_tokens": 1900}, "max_output_tokens"),
+    ],
+)
+def test_a_limit_that_does_not_fit_is_refused(
+    small: Server, path: str, body: dict[str, Any], param: str
+) -> None:
+    answer = post(small, path, **body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == param
+    assert error["message"].startswith(f"{param}: ")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": LONG}]}, "messages"),
+        (TEXT, {"prompt": LONG, "max_tokens": 1}, "prompt"),
+        (RESPONSES, {"input": LONG}, "input"),
+        ("/v1/embeddings", {"input": LONG}, "input"),
+    ],
+)
+def test_a_prompt_that_does_not_fit_is_named(
+    small: Server, capacity: int, path: str, body: dict[str, Any], param: str
+) -> None:
+    answer = post(small, path, **body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["param"], error["code"]) == (param, "context_length_exceeded")
+    assert error["message"].startswith(f"{param}: expected at most {capacity - 1} tokens, ")
+
+
+@pytest.fixture(scope="module")
+def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return hybrid_checkpoint(tmp_path_factory.mktemp("models") / "qwen35")
+
+
+def refusal(**options: Any) -> str:
+    with pytest.raises(ServeError) as caught:
+        Service(Settings(**options))._make()
+    return str(caught.value)
+
+
+def test_too_little_memory_names_the_option_in_its_unit(hybrid: Path) -> None:
+    text = refusal(kv_cache_memory=0.001, page_size=2048)
+    assert "memory_bytes" not in text
+    least = text.removeprefix("--kv-cache-memory: expected at least ").split()[0]
+    assert " GB for one page of 2048 tokens, got 0.001: " in text
+    Service(Settings(kv_cache_memory=float(least), page_size=2048))._make()
+
+
+def test_snapshots_that_do_not_fit_name_the_option_in_its_unit(hybrid: Path) -> None:
+    options: dict[str, Any] = {"model": str(hybrid), "kv_cache_memory": 0.01, "page_size": 8}
+    text = refusal(**options, snapshot_memory=0.02)
+    start = "--snapshot-memory: expected 0, or from "
+    assert text.startswith(start)
+    least, _, most, *_ = text.removeprefix(start).split()
+    assert " GB for snapshots, got 0.02: " in text
+    for memory in (0.0, float(least), float(most)):
+        Service(Settings(**options, snapshot_memory=memory))._make()
