@@ -104,7 +104,7 @@ def test_weights_prepared_by_one_tier_work_on_another(
 def test_a_tier_interleaves_the_weights_of_its_integer_products(
     ops: Backend, native: ModuleType
 ) -> None:
-    """Affine weights of 4 or 8 bits with scales of 16 bits, and mxfp4, in whole vectors."""
+    """Affine weights with scales of 16 bits, and mxfp4, in whole vectors."""
     tier = native.chosen_tier()
     for form in FORMS:
         w = prepared(ops, packed((48, 384), mx.bfloat16, *form))
@@ -113,12 +113,35 @@ def test_a_tier_interleaves_the_weights_of_its_integer_products(
         packed((45, 384), mx.bfloat16),
         packed((48, 96), mx.bfloat16, group=32),
         packed((48, 384), mx.float32),
-        packed((48, 384), mx.bfloat16, bits=3),
         packed((48, 384), mx.bfloat16, 4, 16, "nvfp4"),
         normal((48, 384), mx.bfloat16, seed=3),
     ]
     for other in others:
         assert prepared(ops, other) is other
+
+
+@pytest.mark.parametrize("group", [32, 64, 128])
+@pytest.mark.parametrize("bits", [2, 3, 5, 6])
+def test_codes_of_other_widths_are_stored_in_4_or_8_bits(
+    ops: Backend, native: ModuleType, dtype: mx.Dtype, bits: int, group: int
+) -> None:
+    plain = packed((3, 48, 384), dtype, bits, group)
+    w = prepared(ops, plain)
+    if native.chosen_tier() == "portable" or dtype == mx.float32:
+        assert w is plain
+        return
+    assert isinstance(w, InterleavedTensor)
+    assert (w.bits, w.shape) == (4 if bits < 4 else 8, plain.shape)
+    assert mx.array_equal(dequantize(w.deinterleaved), dequantize(plain))
+    for shape in ((1, 1, 384), (9, 1, 384), (1, 5, 384), (1, 70, 384)):
+        x = normal(shape, dtype, seed=1)
+        assert_close(ops.linear(x, w[1]), oracle.linear(exact(x), exact(plain[1])))
+
+
+def test_a_part_of_a_wider_array_is_widened(ops: Backend) -> None:
+    whole = packed((96, 768), mx.bfloat16, 6)
+    plain = whole[::2]
+    assert mx.array_equal(dequantize(prepared(ops, plain)), dequantize(plain))
 
 
 @pytest.mark.parametrize("form", [(4, 64, "affine"), (4, 32, "mxfp4")], ids=str)

@@ -287,7 +287,11 @@ NB_MODULE(_cpu, m) {
       },
       "q"_a, "k"_a, "v"_a, "block_tables"_a, "cu_seqlens_q"_a, "seq_lens"_a, "scale"_a,
       "window"_a, "phase"_a.none() = nb::none());
-  m.def("interleaves", [](const Weight& w) { return tinyllm::interleaves(weight(w)); }, "w"_a);
+  m.def(
+      "fastest_layout", [](const Weight& w) { return tinyllm::fastest_layout(weight(w)); }, "w"_a);
+  m.def(
+      "widen", [](const array& packed, int bits) { return tinyllm::widen(packed, bits); },
+      "packed"_a, "bits"_a);
   m.def(
       "rounds_to_bytes", [](const Weight& w) { return tinyllm::rounds_to_bytes(weight(w)); }, "w"_a);
   m.def(

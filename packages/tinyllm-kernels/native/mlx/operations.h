@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include <mlx/array.h>
@@ -18,9 +19,15 @@ namespace tinyllm {
 
 class Loan;  // mlx/loan.h
 
-// Returns how many rows of w should be interleaved for the fastest product, or 0 for plain rows:
-// see matmul/interleave.h.
-int interleaves(const WeightArrays& w);
+// The width of the codes to which integer products widen affine codes.
+inline int integer_bits(int bits) { return bits <= 4 ? 4 : 8; }
+
+// Returns how w should be stored for the fastest product: the number of rows to interleave (see
+// matmul/interleave.h), or 0 for plain rows, and the width of its codes.
+std::tuple<int, int> fastest_layout(const WeightArrays& w);
+
+// Widens packed affine codes of 2, 3, 5 or 6 bits, `*lead words` of uint32, to `integer_bits`.
+mlx::core::array widen(const mlx::core::array& packed, int bits);
 
 // True if products with w round x to 8 bits.
 bool rounds_to_bytes(const WeightArrays& w);

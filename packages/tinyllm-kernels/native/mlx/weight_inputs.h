@@ -19,7 +19,7 @@ struct WeightArrays {
   std::optional<mlx::core::array> scales, biases;
   int group_size, bits;
   std::string mode;
-  int interleaved;  // rows stored interleaved, as `interleaves` returned; 0 for plain rows
+  int interleaved;  // rows stored interleaved, as `fastest_layout` returned; 0 for plain rows
   bool byte_activations;  // products may round x to 8 bits
 };
 

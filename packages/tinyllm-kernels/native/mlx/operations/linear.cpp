@@ -102,8 +102,11 @@ class Embedding : public CpuPrimitive {
 
 }  // namespace
 
-int interleaves(const WeightArrays& w) {
-  return chosen_tier().linear_interleaved_rows(describe(w, w.scales->shape(-1) * w.group_size));
+std::tuple<int, int> fastest_layout(const WeightArrays& w) {
+  Weights weights = describe(w, w.scales->shape(-1) * w.group_size);
+  if (weights.mode == Mode::affine) weights.bits = integer_bits(w.bits);
+  const int rows = chosen_tier().linear_interleaved_rows(weights);
+  return {rows, rows ? weights.bits : w.bits};
 }
 
 bool rounds_to_bytes(const WeightArrays& w) {

@@ -32,15 +32,14 @@ from tinyllm_kernels.cpu.stack import NativeStack
 
 def prepare_for_bytes(weights: MutableMapping[str, Weight]) -> None:
     """Prepare weights, and warn if no product with them rounds activations to 8 bits."""
+    prepare(weights)
     forms = [native_weight(weight, byte_activations=True) for weight in weights.values()]
     if not any(native.rounds_to_bytes(form) for form in forms):
         warnings.warn(
-            "cpu-int8: expected affine weights of 4 or 8 bits with 16-bit scales, or mxfp4, got "
-            "none: this model is computed as by cpu",
+            "cpu-int8: expected affine weights with 16-bit scales, or mxfp4, got none: this model "
+            "is computed as by cpu",
             stacklevel=2,
         )
-    del forms  # `prepare` works in place if nothing else refers to the arrays
-    prepare(weights)
 
 
 CPU = Backend(

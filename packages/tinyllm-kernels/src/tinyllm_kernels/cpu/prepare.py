@@ -15,11 +15,13 @@ from tinyllm_kernels.cpu.interleaved_tensor import InterleavedTensor
 def prepare(weights: MutableMapping[str, Weight]) -> None:
     """Interleave the rows of weights if the kernels of this machine expect that layout.
 
-    All weights are then moved to huge pages.
+    Affine codes of 2 and 3 bits are stored in 4 bits, and codes of 5 and 6 bits in 8, because
+    products of integers read these widths. All weights are then moved to huge pages.
 
     Rows are interleaved in place if nothing but `weights` refers to the arrays, so that loading
-    needs no more memory than the checkpoint. The interleaving of all weights ends before the first
-    weight is moved to huge pages, because a huge page of 2 MB often holds bytes of two weights.
+    needs no more memory than the weights as stored. The interleaving of all weights ends before the
+    first weight is moved to huge pages, because a huge page of 2 MB often holds bytes of two
+    weights.
 
     Args:
         weights: weights by name, changed in place.
@@ -33,14 +35,15 @@ def prepare(weights: MutableMapping[str, Weight]) -> None:
 
 
 def _interleaved(weight: Weight) -> Weight:
-    """Return the weight in the layout that the kernels of this machine read."""
+    """Return the weight in the layout that the kernels of this machine read fastest."""
     if not isinstance(weight, QuantizedTensor) or isinstance(weight, InterleavedTensor):
         return weight
-    rows = native.interleaves(native_weight(weight))
+    rows, stored_bits = native.fastest_layout(native_weight(weight))
     if not rows:
         return weight
-    form = (weight.group_size, weight.bits, weight.mode)
-    arrays = list(weight.arrays)
+    group_size, bits, mode, arrays = weight.group_size, weight.bits, weight.mode, [*weight.arrays]
     del weight  # a second reference to the arrays would make `interleave` copy them
+    if stored_bits != bits:
+        arrays[0] = native.widen(arrays[0], bits)
     interleaved = [native.interleave(arrays.pop(0), rows) for _ in range(len(arrays))]
-    return InterleavedTensor(interleaved, rows, *form)
+    return InterleavedTensor(interleaved, rows, group_size, stored_bits, mode)
