@@ -40,6 +40,7 @@ def names(metal_host: None, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return names
 
 
+@pytest.mark.exhaustive
 def test_pico_generates_the_tokens_of_the_reference(names: set[str]) -> None:
     assert greedy(METAL, 3) == greedy(REFERENCE, 3)
     assert names >= {

@@ -112,7 +112,14 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+# A short run has this one among the loads of test_fairness.
+SLOW = "16 choices of 16 prompts"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.full) if name == SLOW else name for name in ATTACKS],
+)
 def test_a_request_stays_within_its_budget(name: str, attacked: Victim, costs: Costs) -> None:
     attack = ATTACKS[name]
     body = attack.body()
