@@ -26,7 +26,7 @@ together() {
 }
 
 # The same folders as in CMakeLists.txt: kernels are compiled once for each instruction set.
-kernel_sources=(matmul/linear.cpp attention/{decode,prefill,tile_prefill}.cpp
+kernel_sources=(matmul/{integer_part,byte_part,linear}.cpp attention/{decode,prefill,tile_prefill}.cpp
   "$(together short_kernels attention/attention.cpp recurrent/*.cpp rows/*.cpp dispatch/kernels.cpp)")
 common_sources=("$(together layers layers/*.cpp layers/products/*.cpp layers/recurrent/*.cpp)" \
   "$(together runtime runtime/*.cpp)")
@@ -106,7 +106,7 @@ tiers "$host" | while read -r name _; do echo "$scratch/$host/check $name"; done
 
 # Only these files have instructions of AMX. They are compiled for them, and a second program runs them
 # if all instruction sets are checked and the machine has AMX.
-tile_sources=(matmul/linear.cpp attention/prefill.cpp attention/tile_prefill.cpp)
+tile_sources=(matmul/{integer_part,byte_part,linear}.cpp attention/prefill.cpp attention/tile_prefill.cpp)
 tiles=
 if [ "${TINYLLM_TEST_TIERS:-}" = all ] && grep -qw amx_bf16 /proc/cpuinfo; then
   tiles=$scratch/tiles

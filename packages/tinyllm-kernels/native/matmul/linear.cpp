@@ -13,8 +13,8 @@
 #include "matmul/formats.h"
 #include "matmul/integer/bytes.h"
 #include "matmul/integer/gemm.h"
-#include "matmul/integer/gemv.h"
 #include "matmul/integer/quantize_x.h"
+#include "matmul/integer_parts.h"
 #include "matmul/interleave.h"
 #include "types.h"
 
@@ -66,24 +66,6 @@ bool reads_layout(const LinearTask& t) {
 }
 
 #if defined(TINYLLM_INTEGERS)
-
-template <Codes C, typename T>
-void multiply_integers(const LinearTask& t, const LinearRange& range, float* scratch) {
-#if defined(TINYLLM_TILES)
-  if (uses_byte_tiles(*t.w, t.phase, t.rows)) {
-    const auto multiply = rounds_to_bytes(*t.w) ? multiply_integer_rows_in_tiles<C, 1>
-                                                : multiply_integer_rows_in_tiles<C, 2>;
-    return multiply(t, range, scratch);
-  }
-#endif
-  if (rounds_to_bytes(*t.w)) return multiply_bytes<C, T>(t, range, scratch);
-#if defined(TINYLLM_INTEGER_GEMM)
-  if (uses_integer_gemm(t.phase, t.rows)) {
-    return multiply_integer_tiles<C, T>(t, range, scratch);
-  }
-#endif
-  multiply_integer_rows<C, T>(t, range, scratch);
-}
 
 int64_t integer_scratch(const LinearTask& t) {
   const int64_t interleaved = t.w->interleaved == W ? 0 : RowSizes(*t.w).floats(W);
@@ -236,9 +218,7 @@ void linear_part(const LinearTask& t, int64_t part, float* scratch) {
 #endif
 #if defined(TINYLLM_INTEGERS)
   if (t.x_integers) {
-    return with_codes(w, [&]<Codes C, typename T>() {
-      multiply_integers<C, T>(task, range, scratch);
-    });
+    return rounds_to_bytes(w) ? byte_part(task, range, scratch) : integer_part(task, range, scratch);
   }
 #endif
 #if defined(TINYLLM_PACKED_BFLOAT16)

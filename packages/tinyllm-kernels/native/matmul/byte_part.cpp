@@ -1,0 +1,27 @@
+// Products of integers with x in 8 bits.
+#include "isa/tile_registers.h"
+#include "matmul/integer/bytes.h"
+#include "matmul/integer_parts.h"
+
+#if defined(TINYLLM_TILES)
+#include "matmul/integer/amx.h"
+#endif
+
+namespace tinyllm::TINYLLM_TIER {
+
+#if defined(TINYLLM_INTEGERS)
+
+void byte_part(const LinearTask& t, const LinearRange& range, float* scratch) {
+  with_codes(*t.w, [&]<Codes C, typename T>() {
+#if defined(TINYLLM_TILES)
+    if (uses_byte_tiles(*t.w, t.phase, t.rows)) {
+      return multiply_integer_rows_in_tiles<C, 1>(t, range, scratch);
+    }
+#endif
+    multiply_bytes<C, T>(t, range, scratch);
+  });
+}
+
+#endif
+
+}  // namespace tinyllm::TINYLLM_TIER

@@ -1,0 +1,34 @@
+// Products of integers with x in 15 bits.
+#include "matmul/integer_parts.h"
+
+#include "isa/tile_registers.h"
+#include "matmul/integer/gemm.h"
+#include "matmul/integer/gemv.h"
+
+#if defined(TINYLLM_TILES)
+#include "matmul/integer/amx.h"
+#endif
+
+namespace tinyllm::TINYLLM_TIER {
+
+#if defined(TINYLLM_INTEGERS)
+
+void integer_part(const LinearTask& t, const LinearRange& range, float* scratch) {
+  with_codes(*t.w, [&]<Codes C, typename T>() {
+#if defined(TINYLLM_TILES)
+    if (uses_byte_tiles(*t.w, t.phase, t.rows)) {
+      return multiply_integer_rows_in_tiles<C, 2>(t, range, scratch);
+    }
+#endif
+#if defined(TINYLLM_INTEGER_GEMM)
+    if (uses_integer_gemm(t.phase, t.rows)) {
+      return multiply_integer_tiles<C, T>(t, range, scratch);
+    }
+#endif
+    multiply_integer_rows<C, T>(t, range, scratch);
+  });
+}
+
+#endif
+
+}  // namespace tinyllm::TINYLLM_TIER

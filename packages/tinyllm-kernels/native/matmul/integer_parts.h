@@ -1,0 +1,14 @@
+// Parts of products of integers. Each function has a file of its own, because its kernels take longer
+// to compile than all other products.
+#pragma once
+
+#include "matmul/linear.h"
+
+namespace tinyllm::TINYLLM_TIER {
+
+// Computes a part with x in 15 bits, or in 8. w is a matrix that `supports_integers`. `scratch` has
+// memory for W interleaved rows, and for the panel of a prompt in 16-bit integers.
+void integer_part(const LinearTask& t, const LinearRange& range, float* scratch);
+void byte_part(const LinearTask& t, const LinearRange& range, float* scratch);
+
+}  // namespace tinyllm::TINYLLM_TIER
