@@ -89,6 +89,7 @@ def test_a_signal_under_mixed_load_ends_the_server_after_the_drain() -> None:
         assert end(victim, signal.SIGTERM) < DRAIN + SLACK
 
 
+@pytest.mark.full  # the tests of serve have this case and the next one
 def test_an_answer_is_finished_before_the_end() -> None:
     body = bodies.chat(max_tokens=300, ignore_eos=True, stream=True)
     with Victim(watched=False) as victim, loaded(victim, [(CHAT, body)]) as (connection,):
@@ -100,6 +101,7 @@ def test_an_answer_is_finished_before_the_end() -> None:
         assert victim.server.wait() == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("signals", [(signal.SIGTERM, signal.SIGINT)])
 def test_a_second_signal_ends_the_server_at_once(signals: tuple[signal.Signals, ...]) -> None:
     with Victim("--timeout-graceful-shutdown", "600", watched=False) as victim:
@@ -134,17 +136,13 @@ def cached(victim: Victim) -> int:
     return int(usage["prompt_tokens_details"]["cached_tokens"])
 
 
-@pytest.mark.parametrize(
-    "delays", [(0.2,), pytest.param((0.0, 0.02, 0.05, 0.1, 0.2, 0.5), marks=pytest.mark.full)]
-)
-def test_kill_9_leaves_a_prefix_cache_that_can_be_loaded(
-    delays: tuple[float, ...], tmp_path: Path
-) -> None:
+@pytest.mark.full
+def test_kill_9_leaves_a_prefix_cache_that_can_be_loaded(tmp_path: Path) -> None:
     options = ("--prefix-cache-path", str(tmp_path / "prefixes"))
     with Victim(*options, watched=False) as victim:
         assert cached(victim) == 0
         end(victim, signal.SIGTERM)
-    for delay in delays:
+    for delay in (0.0, 0.02, 0.05, 0.1, 0.2, 0.5):
         with Victim(*options, watched=False) as victim:
             assert cached(victim) > 0
             with loaded(victim, PHASES["decode"]):

@@ -60,7 +60,10 @@ def answer(handle: RequestState) -> list[int]:
     return handle.tokens[len(handle.request.prompt) :]
 
 
-@pytest.mark.parametrize(("cancels", "speculation"), [(False, 2), (True, 0)])
+@pytest.mark.parametrize(
+    ("cancels", "speculation"),
+    [(False, 2), pytest.param(True, 0, marks=pytest.mark.exhaustive)],
+)
 def test_a_second_ctrl_c_changes_no_answer(
     hybrid: Model, prompts: list[list[int]], answers: Oracle, cancels: bool, speculation: int
 ) -> None:

@@ -81,7 +81,7 @@ def test_an_answer_is_prefilled_when_the_next_prompt_contains_it() -> None:
     assert third.cached == 20
 
 
-@pytest.mark.parametrize("budget", [100, 4096])
+@pytest.mark.parametrize("budget", [pytest.param(100, marks=pytest.mark.exhaustive), 4096])
 def test_a_long_prompt_has_snapshots_at_intervals(budget: int) -> None:
     world = make(snapshots=40, pages=2000)
     add(world, text(4 * SNAPSHOT_INTERVAL))
