@@ -31,7 +31,7 @@ using Bytes [[gnu::vector_size(W)]] = uint8_t;
 // Returns the bits of `from` as another type. Without optimization, std::bit_cast is a function
 // that files compiled for different instruction sets share, though they pass vectors differently.
 template <typename To, typename From>
-[[gnu::always_inline]] inline To bit_cast(const From& from) {
+[[gnu::always_inline]] constexpr To bit_cast(const From& from) {
   return __builtin_bit_cast(To, from);
 }
 
