@@ -35,7 +35,8 @@ check_sources=(check/allocations.cpp check/arena.cpp check/attention.cpp check/b
 # The programs let allocations fail: see check/allocations.cpp.
 linking=(-pthread -Wl,--wrap=aligned_alloc)
 
-# Runs the commands that it reads, one a line, on all cores. Fails if one of them fails.
+# Runs the commands that it reads, one a line, on all cores. Fails if one of them fails. A line must
+# not end with a space: `xargs` would append the next one.
 on_all_cores() { xargs -P "$(nproc)" -L 1 env; }
 
 # The instruction sets of an architecture, one a line: name, then flags. `tiers ARCHITECTURE` are those
@@ -149,7 +150,7 @@ if [ "$host" != aarch64 ]; then
     cross=aarch64
     check_build aarch64 aarch64-linux-gnu-g++ -O1 >> "$scratch/compilations"
     tiers aarch64 | while read -r name _; do
-      echo "qemu-aarch64 -cpu max $scratch/aarch64/check $name $short_under_qemu"
+      echo "qemu-aarch64 -cpu max $scratch/aarch64/check $name${short_under_qemu:+ $short_under_qemu}"
     done >> "$scratch/checks"
   else
     echo "not checked for aarch64: no cross compiler or no qemu-aarch64 on this machine"
