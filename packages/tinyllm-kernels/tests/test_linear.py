@@ -1,9 +1,12 @@
+from types import ModuleType
+
 import mlx.core as mx
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tinyllm_kernels import opset
+from tinyllm_kernels.cpu.arguments import native_weight
 from tinyllm_ops import OpSet, QuantizedTensor, quantize
 from tinyllm_ops.testing import TOLERANCE, assert_close, exact, normal, oracle
 
@@ -94,6 +97,23 @@ def test_tokens_that_exceed_a_cache_are_multiplied_in_ranges(
     x, w = normal((1, 900, 1152), dtype, seed=1), normal((40, 1152), dtype, seed=2)
     weight = w if form is None else quantize(w, 64, form)
     assert_close(ops.linear(x, weight), oracle.linear(exact(x), exact(weight)))
+
+
+def test_gate_and_up_of_two_formats_have_the_bits_of_any_chunk(
+    native: ModuleType, dtype: mx.Dtype
+) -> None:
+    # These tokens exceed a cache. A matrix unit divides them by the format of a matrix.
+    width, hidden, count = 2048, 512, 320
+    gate, up = (normal((hidden, width), dtype, seed=seed) / width**0.5 for seed in (1, 2))
+    down = normal((width, hidden), dtype, seed=3)
+    weights = [native_weight(w) for w in (gate, quantize(up), down)]
+    norm = (mx.ones(width, dtype), 1e-6)
+    handle = native.mlp_handle(norm, *weights, adds_residual=True)
+    x = normal((1, count, width), dtype, seed=4)
+    long = native.feed_forward(x, handle, "prefill")
+    for first, last in ((0, 1), (7, 40), (300, count)):
+        chunk = native.feed_forward(x[:, first:last], handle, "prefill")
+        assert mx.array_equal(chunk, long[:, first:last])
 
 
 @given(

@@ -183,20 +183,6 @@ def test_feed_forward(
     check(lambda x, phase: native.feed_forward(x, handle, phase), rows, phase)
 
 
-def test_feed_forward_of_two_formats(native: ModuleType, dtype: mx.Dtype) -> None:
-    # These tokens exceed a cache. A matrix unit divides them by the format of a matrix.
-    width, hidden, count = 2048, 512, 320
-    shapes = ((hidden, width), (hidden, width), (width, hidden))
-    forms = (None, ("affine", 4, 64), None)
-    weights = [weight(packed(shapes[i], dtype, forms[i], 10 + i)) for i in range(3)]
-    handle = native.mlp_handle(norm_of(width, dtype, 5), *weights, adds_residual=True)
-    rows = normal((1, count, width), dtype, seed=1)
-    long = native.feed_forward(rows, handle, "prefill")
-    for first, last in ((0, 1), (7, 40), (300, count)):
-        chunk = native.feed_forward(rows[:, first:last], handle, "prefill")
-        assert equal(chunk, long[:, first:last])
-
-
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("form", BLOCK_FORMATS, ids=str)
 def test_project_qkv(

@@ -117,16 +117,7 @@ void run(const Kernels& kernels, const ProjectTask& t) {
   Aligned<char> normalized;
   if (t.norm.weight) {
     x_stride = padded(width);
-    normalized = aligned<char>(rows * x_stride * size);
-    const RmsNormTask norm{.x = t.x,
-                           .weight = t.norm.weight,
-                           .y = normalized.get(),
-                           .width = width,
-                           .eps = t.norm.eps,
-                           .type = t.type,
-                           .y_stride = x_stride};
-    parallel_for(rows, width,
-                 [&](int64_t first, int64_t last) { kernels.rms_norm_rows(norm, first, last); });
+    normalized = normalize(kernels, t.norm, t.x, rows, width, t.type, x_stride);
     x = normalized.get();
   }
   Operand operand(kernels, x, t.type, rows, width, t.phase, x_stride);

@@ -5,22 +5,21 @@
 
 namespace tinyllm {
 
+Aligned<char> normalize(const Kernels& kernels, const Norm& norm, const void* x, int64_t rows,
+                        int width, Type type, int64_t stride) {
+  auto normalized = aligned<char>(rows * stride * size_of(type));
+  const RmsNormTask task{x, norm.weight, normalized.get(), width, norm.eps, type, stride};
+  parallel_for(rows, width,
+               [&](int64_t first, int64_t last) { kernels.rms_norm_rows(task, first, last); });
+  return normalized;
+}
+
 void run(const Kernels& kernels, const MlpTask& t) {
   const int width = t.gate.columns, hidden = t.gate.rows;
   const int64_t size = size_of(t.type);
   const int64_t stride = row_stride(kernels, t.type, t.phase, width);
   const int64_t hidden_stride = row_stride(kernels, t.type, t.phase, hidden);
-  auto normalized = aligned<char>(t.rows * stride * size);
-  const RmsNormTask norm{.x = t.x,
-                         .weight = t.norm.weight,
-                         .y = normalized.get(),
-                         .width = width,
-                         .eps = t.norm.eps,
-                         .type = t.type,
-                         .y_stride = stride};
-  parallel_for(t.rows, width,
-               [&](int64_t first, int64_t last) { kernels.rms_norm_rows(norm, first, last); });
-
+  const auto normalized = normalize(kernels, t.norm, t.x, t.rows, width, t.type, stride);
   Operand x(kernels, normalized.get(), t.type, t.rows, width, t.phase, stride);
   auto gated = aligned<char>(t.rows * hidden_stride * size);
   auto up = aligned<char>(t.rows * hidden_stride * size);

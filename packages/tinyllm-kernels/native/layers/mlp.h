@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dispatch/kernels.h"
+#include "runtime/aligned.h"
 
 namespace tinyllm {
 
@@ -10,6 +11,11 @@ struct Norm {
   const void* weight;
   float eps;
 };
+
+// Returns the normalized rows of x `rows width`, `stride` numbers from one to the next. Runs on all
+// threads.
+Aligned<char> normalize(const Kernels& kernels, const Norm& norm, const void* x, int64_t rows,
+                        int width, Type type, int64_t stride);
 
 // Rows of x `count E`.
 struct Rows {

@@ -57,10 +57,7 @@ void run(const Kernels& kernels, const MoeTask& t) {
   const char* x = static_cast<const char*>(t.x);
   Aligned<char> normalized;
   if (t.norm.weight) {
-    normalized = aligned<char>(t.rows * width * size);
-    const RmsNormTask norm{t.x, t.norm.weight, normalized.get(), width, t.norm.eps, t.type};
-    parallel_for(t.rows, width,
-                 [&](int64_t first, int64_t last) { kernels.rms_norm_rows(norm, first, last); });
+    normalized = normalize(kernels, t.norm, t.x, t.rows, width, t.type, width);
     x = normalized.get();
   }
   const Routing routing(kernels, t, x);

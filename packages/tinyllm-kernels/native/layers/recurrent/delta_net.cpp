@@ -67,17 +67,7 @@ void run(const Kernels& kernels, const DeltaNetTask& t) {
     return row_stride(kernels, t.type, t.phase, columns);
   };
   const int64_t stride = stride_of(width);
-  auto normalized = aligned<char>(t.tokens * stride * size);
-  const RmsNormTask norm{.x = t.x,
-                         .weight = t.norm.weight,
-                         .y = normalized.get(),
-                         .width = width,
-                         .eps = t.norm.eps,
-                         .type = t.type,
-                         .y_stride = stride};
-  parallel_for(t.tokens, width,
-               [&](int64_t first, int64_t last) { kernels.rms_norm_rows(norm, first, last); });
-
+  const auto normalized = normalize(kernels, t.norm, t.x, t.tokens, width, t.type, stride);
   Operand x(kernels, normalized.get(), t.type, t.tokens, width, t.phase, stride);
   MixerTask mixer = t.mixer;
   mixer.conv.x_stride = stride_of(t.qkv.rows);
