@@ -2,9 +2,13 @@
 
 `uv run pytest` is the quick check after a change. `uv run pytest packages/tinyllm-engine` runs all
 tests of that member. CI runs every member so.
+
+Ctrl-C also ends a run while Python collects garbage.
 """
 
 from __future__ import annotations
+
+import sys
 
 import pytest
 
@@ -22,3 +26,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left = [item for item in items if item.get_closest_marker("exhaustive")]
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Stop after the current test if Ctrl-C comes while Python collects garbage.
+
+    Hypothesis measures the time of each collection in a callback. Python ignores the
+    KeyboardInterrupt there: pytest would fail the test with a warning, and continue.
+    """
+    report = sys.unraisablehook
+
+    def stop_or_report(error: sys.UnraisableHookArgs) -> None:
+        if error.exc_type is KeyboardInterrupt:
+            session.shouldstop = "Ctrl-C"
+        else:
+            report(error)
+
+    sys.unraisablehook = stop_or_report
