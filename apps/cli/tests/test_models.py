@@ -67,6 +67,14 @@ def test_a_model_is_pulled_listed_shown_run_and_removed(
     assert [line.split()[0] for line in run("models").stdout.splitlines()] == ["pico"]
 
 
+def test_a_list_costs_no_import_of_the_client_that_downloads() -> None:
+    code = (
+        "import sys; sys.argv = ['tinyllm', 'models', 'list']; from tinyllm_cli.cli import main; "
+        "main(); sys.exit('huggingface_hub.hf_api' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_a_model_that_tinyllm_cannot_run_is_marked(run: Run, fill_cache: Fill) -> None:
     fill_cache("owner/other", {"config.json": b'{"model_type": "gpt2"}'})
     assert "cannot run it" in run("models", "list").stdout

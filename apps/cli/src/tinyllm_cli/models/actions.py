@@ -6,7 +6,6 @@ import sys
 import typer
 from huggingface_hub import constants, scan_cache_dir
 from tinyllm_qwen.checkpoint.hub import BUILT_IN
-from tinyllm_qwen.checkpoint.repository import fetch
 from tinyllm_qwen.format_bytes import format_bytes
 
 from tinyllm_cli.messages import notice
@@ -32,6 +31,9 @@ def pull(name: str, revision: str | None) -> None:
     """
     if name == BUILT_IN:
         raise ValueError(f"{BUILT_IN} is built in: run `tinyllm chat`")
+    # Import here, because the import of the Hub's client takes 0.5 s.
+    from tinyllm_qwen.checkpoint.repository import fetch
+
     folder = fetch(name, revision)
     typer.echo(folder)
     model = next((each for each in cached_models() if each.name == name), None)
