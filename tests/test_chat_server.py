@@ -34,6 +34,13 @@ def test_the_server_gives_the_answer_of_the_local_model(server: Server) -> None:
     assert server.url in remote.stderr
 
 
+def test_without_max_tokens_the_server_limits_the_answer() -> None:
+    with Server("--kv-cache-memory", "0.001", "--max-tokens", "4") as small:
+        done = chat(*QUESTION, "--server", small.url)
+    assert done.returncode == 0, done.stderr
+    assert "cut off after 4 tokens (the limit of the server)" in done.stderr
+
+
 def test_json_has_the_statistics_of_the_server(server: Server) -> None:
     done = chat(*QUESTION, "--url", f"{server.url}/v1", "--api-key", "sesame", "--json")
     record = json.loads(done.stdout)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tinyllm_chat.errors import UsageError, one_line
-from tinyllm_chat.settings import Settings
+from tinyllm_chat.settings import MAX_TOKENS, Settings
 from tinyllm_chat.terminal.output import Terminal
 
 if TYPE_CHECKING:
@@ -95,8 +95,13 @@ def chat(
         typer.Option("--system-prompt", "--system", metavar="TEXT", help="The system message."),
     ] = None,
     max_tokens: Annotated[
-        int, typer.Option(metavar="N", help="The most tokens of an answer, thinking included.")
-    ] = 4096,
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="The most tokens of an answer, thinking included.  "
+            f"[default: {MAX_TOKENS}, with --server that of the server]",
+        ),
+    ] = None,
     temperature: Annotated[
         float | None,
         typer.Option(

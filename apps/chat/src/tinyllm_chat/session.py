@@ -176,8 +176,13 @@ class Session:
             kept = "the question is removed" if answer.stats is None else "the text so far is kept"
             notices.append(f"stopped; {kept}")
         if answer.finish_reason == "length" and answer.stats is not None:
-            generated, limit = answer.stats.generated_tokens, self.assistant.settings.max_tokens
-            reason = f"--max-tokens {limit}" if generated >= limit else "the context is full"
+            settings, generated = self.assistant.settings, answer.stats.generated_tokens
+            if settings.server is not None and settings.max_tokens is None:
+                reason = "the limit of the server"
+            elif generated >= settings.answer_tokens:
+                reason = f"--max-tokens {settings.answer_tokens}"
+            else:
+                reason = "the context is full"
             notices.append(f"the answer was cut off after {generated:,} tokens ({reason})")
         return notices
 

@@ -13,6 +13,9 @@ PICO = "pico"
 DRAFT_HEAD = "mtp"
 """The value of `--draft-model` for the draft head in the checkpoint."""
 
+MAX_TOKENS = 4096
+"""The default of `--max-tokens` for a model in this process."""
+
 NUM_SPECULATIVE_TOKENS = 2
 """The default number of draft tokens of a step. Each costs a pass of the output head."""
 
@@ -29,7 +32,8 @@ class Settings:
         dtype: the dtype of the arithmetic.
         split: the division of the model among several processes; see `Split.parse`.
         system: the system message.
-        max_tokens: the most tokens of one answer, reasoning included.
+        max_tokens: the most tokens of one answer, reasoning included; None for the default, which
+            is the server's with `server`, and MAX_TOKENS otherwise.
         temperature: the divisor of the logits; 0 is greedy decoding.
         top_k: the number of likeliest tokens to choose from; 0 for all.
         top_p: the probability mass of the likeliest tokens to choose from.
@@ -55,7 +59,7 @@ class Settings:
     dtype: str = "auto"
     split: str = "heads"
     system: str | None = None
-    max_tokens: int = 4096
+    max_tokens: int | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -75,7 +79,8 @@ class Settings:
         """Check every range. Comparisons with NaN are false, so NaN fails each check."""
         _check_choice("--ops", self.ops, OPS)
         _check_choice("--dtype", self.dtype, DTYPES)
-        _check("--max-tokens", self.max_tokens, "at least 1", self.max_tokens >= 1)
+        if self.max_tokens is not None:
+            _check("--max-tokens", self.max_tokens, "at least 1", self.max_tokens >= 1)
         if self.temperature is not None:
             valid = 0 <= self.temperature < math.inf
             _check("--temperature", self.temperature, "a finite number of at least 0", valid)
@@ -104,6 +109,11 @@ class Settings:
             self._check_server(self.server)
         elif self.api_key is not None:
             raise UsageError("--api-key: expected --server URL with it")
+
+    @property
+    def answer_tokens(self) -> int:
+        """The most tokens of an answer of a model in this process."""
+        return self.max_tokens or MAX_TOKENS
 
     @property
     def draft_tokens(self) -> int:

@@ -226,7 +226,7 @@ class LocalAssistant:
                 conversation.
         """
         dropped_before = conversation.dropped_turns
-        prompt = self.context.fit(conversation, self.settings.max_tokens)
+        prompt = self.context.fit(conversation, self.settings.answer_tokens)
         # Some templates end the prompt with <think>.
         in_reasoning = self._prompt(conversation.messages()).text.rstrip().endswith(OPEN)
         parser, collector = ReasoningParser(opened=in_reasoning), AnswerCollector(show)
@@ -246,7 +246,7 @@ class LocalAssistant:
             self.model,
             self._tokenizer,
             prompt,
-            max_tokens=min(self.settings.max_tokens, self.max_model_len - len(prompt)),
+            max_tokens=min(self.settings.answer_tokens, self.max_model_len - len(prompt)),
             sampling=sampling,
             stop=self.settings.stop,
             cache=caches,

@@ -129,6 +129,7 @@ class RemoteAssistant:
         settings = self.settings
         thinking = self.enable_thinking
         given: Json = {
+            "max_tokens": settings.max_tokens,
             "temperature": settings.temperature,
             "top_k": settings.top_k,
             "top_p": settings.top_p,
@@ -140,7 +141,6 @@ class RemoteAssistant:
         return {
             "model": settings.model,
             "messages": conversation.messages(),
-            "max_tokens": settings.max_tokens,
             "seed": seed,
             "stream": True,
             "stream_options": {"include_usage": True},
