@@ -194,6 +194,21 @@ def test_each_choice_has_its_own_seed(pico: Server) -> None:
     assert streamed == answers
 
 
+def test_a_negative_seed_and_a_negative_top_k_are_accepted(pico: Server) -> None:
+    """OpenAI's seeds have 64 bits and a sign, and vLLM's top_k is off at -1."""
+    options: dict[str, Any] = {"temperature": 20.0, "max_tokens": 12}
+
+    def answers(seed: int, top_k: int) -> list[str | None]:
+        extra = {"top_k": top_k}
+        answer = ask(pico, QUESTION, **options, seed=seed, n=2, extra_body=extra)
+        return [choice.message.content for choice in answer.choices]
+
+    negative = answers(-1, -1)
+    assert negative == answers(-1, 0)
+    assert negative[1] == answers(0, -1)[0]
+    assert len(set(negative)) == 2
+
+
 def test_the_context_bounds_the_logprobs_of_an_answer(pico: Server) -> None:
     answer = ask(pico, QUESTION, logprobs=True, max_tokens=2_000_000)
     assert answer.choices[0].finish_reason == "stop"

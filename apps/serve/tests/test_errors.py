@@ -47,6 +47,7 @@ def error(response: httpx.Response) -> dict[str, str | None]:
         (CHAT, {"top_p": 0}, "top_p"),
         (CHAT, {"n": 0}, "n"),
         (CHAT, {"max_tokens": 0}, "max_tokens"),
+        (CHAT, {"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens"),
         (CHAT, {"seed": 2**64}, "seed"),
         (CHAT, {"stop": ["a", ""]}, "stop.1"),
         (CHAT, {"logit_bias": {"a": 1}}, "logit_bias"),
@@ -76,6 +77,7 @@ def error(response: httpx.Response) -> dict[str, str | None]:
         (CHAT, {"structured_outputs": YES, "response_format": JSON}, "structured_outputs"),
         (CHAT, {"structured_outputs": YES, "ignore_eos": True}, "ignore_eos"),
         (CHAT, {"response_format": NONSENSE_FORMAT}, "response_format"),
+        (CHAT, {"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         (CHAT, {"guided_regex": "a"}, "guided_regex"),
         (CHAT, {"messages": []}, "messages"),
         (CHAT, {"messages": [{"role": "judge", "content": ""}]}, "messages.0"),
@@ -89,6 +91,7 @@ def error(response: httpx.Response) -> dict[str, str | None]:
         (CHAT, {"messages": [{"role": "user", "content": "word " * 3000}]}, "messages"),
         ("/v1/completions", {"prompt": ""}, "prompt"),
         ("/v1/completions", {"prompt": [5000]}, "prompt"),
+        ("/v1/completions", {"prompt": [5, 2**31]}, "prompt.1"),
         ("/v1/completions", {"prompt": "a", "echo": True, "logprobs": 1}, "echo"),
         ("/v1/completions", LONG_LOGPROBS, "logprobs"),
         ("/v1/completions", {"prompt": "a", "suffix": "b"}, "suffix"),
@@ -120,6 +123,8 @@ def error(response: httpx.Response) -> dict[str, str | None]:
         ),
         ("/v1/responses", {"input": "a", "previous_response_id": "b"}, "previous_response_id"),
         ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"messages": []}, "messages"),
+        ("/tokenize", {"messages": HELLO, "unknown": True}, "unknown"),
         ("/detokenize", {"tokens": [1, 10**6]}, "tokens"),
     ],
 )
@@ -134,6 +139,23 @@ def test_an_invalid_field_is_named(
         assert response.status_code == 400
         assert error(response)["param"] == param
         assert error(response)["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/v1/completions", {"prompt": []}, "prompt: List should have at least 1 item"),
+        ("/v1/completions", {"prompt": [5, -1]}, "prompt.1: Input should be greater than or equal"),
+        ("/v1/completions", {"prompt": [[5], []]}, "prompt.1: List should have at least 1 item"),
+        ("/v1/completions", {"prompt": ["a", 5]}, "prompt.1: Input should be a valid string"),
+        ("/v1/embeddings", {"input": ["a"] * 129}, "input: List should have at most 128 items"),
+        ("/v1/responses", {"input": []}, "input: List should have at least 1 item"),
+    ],
+)
+def test_the_error_of_a_list_is_that_of_its_form(
+    pico: Server, path: str, body: dict[str, object], message: str
+) -> None:
+    assert (error(httpx.post(pico.url + path, json=body))["message"] or "").startswith(message)
 
 
 def test_a_long_prompt_has_the_code_of_openai(pico: Server) -> None:
@@ -166,6 +188,9 @@ def test_other_requests_are_refused(pico: Server) -> None:
     assert status("POST", CHAT, content='{"messages": NaN}', headers=as_json) == 400
     for content in ("[]", "null", ""):
         assert status("POST", CHAT, content=content, headers=as_json) == 400
+    for path in (CHAT, "/tokenize"):
+        listed = httpx.post(pico.url + path, content="[]", headers=as_json)
+        assert "the body is no JSON object" in error(listed)["message"]
     # A web page of another origin can send this without a preflight request. It is not JSON.
     form = {"Content-Type": "application/x-www-form-urlencoded"}  # the default of curl
     unsaid = httpx.post(pico.url + CHAT, content=json.dumps({"messages": HELLO}), headers=form)

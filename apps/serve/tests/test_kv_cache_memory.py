@@ -46,6 +46,13 @@ def test_the_start_warns_that_answers_will_be_shorter(
     assert not any(entry["level"] == "warning" for entry in pico.log())
 
 
+def test_clients_learn_what_one_request_can_use(small: Server, pico: Server, capacity: int) -> None:
+    for server, tokens in ((small, capacity), (pico, 2048)):
+        (model,) = httpx.get(f"{server.url}/v1/models").json()["data"]
+        assert model["max_model_len"] == tokens
+        assert post(server, "/tokenize", prompt="hello").json()["max_model_len"] == tokens
+
+
 @pytest.mark.parametrize(
     ("path", "body", "name"),
     [
@@ -74,6 +81,7 @@ def test_each_prompt_has_a_limit_of_its_own(small: Server, capacity: int) -> Non
     ("path", "body", "param"),
     [
         (CHAT, {"messages": HELLO, "max_tokens": 1900}, "max_tokens"),
+        (CHAT, {"messages": HELLO, "max_completion_tokens": 1900}, "max_completion_tokens"),
         (TEXT, {"prompt": "hello", "max_tokens": 1900}, "max_tokens"),
         (RESPONSES, {"input": HELLO, "max_output_tokens": 1900}, "max_output_tokens"),
     ],
@@ -86,6 +94,14 @@ def test_a_limit_that_does_not_fit_is_refused(
     error = answer.json()["error"]
     assert error["param"] == param
     assert error["message"].startswith(f"{param}: ")
+
+
+@pytest.mark.parametrize("param", ["max_tokens", "max_completion_tokens"])
+def test_too_many_log_probabilities_name_the_limit_of_the_client(busy: Server, param: str) -> None:
+    limit = {param: 60_000, "logprobs": True, "top_logprobs": 20}
+    error = post(busy, CHAT, messages=HELLO, **limit).json()["error"]
+    assert error["param"] == "logprobs"
+    assert f": lower {param}, or stream " in error["message"]
 
 
 @pytest.mark.parametrize(

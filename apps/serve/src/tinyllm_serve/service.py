@@ -78,8 +78,13 @@ class Service(Served):
 
     @property
     def context_length(self) -> int:
-        """The most tokens of a prompt and its answer."""
+        """The most tokens of a prompt and its answer, by the model."""
         return self.engine.config.context_length
+
+    @property
+    def max_model_len(self) -> int:
+        """The most tokens of a prompt and its answer, within the context and the pages."""
+        return min(self.context_length, self.page_tokens)
 
     @property
     def max_prompt(self) -> int:

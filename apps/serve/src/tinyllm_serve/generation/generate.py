@@ -154,15 +154,16 @@ class Generation:
         # A stream reports log-probabilities with each token, and need not keep them.
         keeps_outputs = logprobs is not None and not fields.stream
         limits = [
-            max_tokens or max(1, min(default_tokens, service.page_tokens - len(prompt)))
+            max_tokens or max(1, min(default_tokens, service.max_model_len - len(prompt)))
             for prompt in prompts
         ]
-        longest = sum(min(limit, service.context_length) for limit in limits)
+        longest = sum(min(limit, service.max_model_len) for limit in limits)
         kept = fields.choices * longest * (1 + (logprobs or 0))
         if keeps_outputs and kept > MAX_KEPT_LOGPROBS:
+            limit_field = self._field_names.get("max_tokens", "max_tokens")
             message = (
                 f"logprobs: expected at most {MAX_KEPT_LOGPROBS:,} of all tokens, "
-                f"got up to {kept:,}: lower max_tokens, or stream the response"
+                f"got up to {kept:,}: lower {limit_field}, or stream the response"
             )
             raise ApiError(400, message, param="logprobs")
         group = token_hex(8)  # the answers take turns with other requests of the client

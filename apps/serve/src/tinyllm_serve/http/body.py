@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from email.message import Message as MediaType
+from typing import Annotated, Any
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -43,8 +44,9 @@ class BodyRoute(APIRoute):
         handler = super().get_route_handler()
         if self.body_field is None:
             return handler
-        assert self.body_field.field_info.annotation is not None  # every parameter has one
-        reader = BodyReader(TypeAdapter(self.body_field.field_info.annotation).validate_python)
+        info = self.body_field.field_info
+        annotation: Any = Annotated[info.annotation, info]  # with its discriminator
+        reader = BodyReader(TypeAdapter(annotation).validate_python)
 
         async def handle(request: Request) -> Response:
             request.app.state.served.check_ready()

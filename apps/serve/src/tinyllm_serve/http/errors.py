@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -25,7 +26,8 @@ RETRY_AFTER_UNAVAILABLE = 5
 """Seconds after which a client may retry: the time in which a server or a replica restarts."""
 
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
-_NO_OBJECT = ("missing", "model_attributes_type", "dict_type")
+_NO_OBJECT = ("missing", "model_type", "model_attributes_type", "dict_type")
+_OTHER_FORM = ("missing", "extra_forbidden", "literal_error")
 
 
 class ErrorDetail(BaseModel):
@@ -138,11 +140,11 @@ def as_api_error(error: Exception) -> ApiError:
 
 
 def _validation_error(error: RequestValidationError) -> ApiError:
-    # Choose the deepest error: every branch of a union reports errors, and the deepest one is from
-    # the branch that matched most of the body. At equal depth choose an error of `type`: an object
-    # of another type has other fields too.
-    first = max(error.errors(), key=lambda each: (len(each["loc"]), each["loc"][-1:] == ("type",)))
-    if first["loc"] == ("body",) and first["type"] in _NO_OBJECT:
+    first = max(error.errors(), key=_relevance)
+    missing, unknown = first["type"] == "missing", first["type"] == "extra_forbidden"
+    param = _path(first["loc"][1:], error.body, missing=missing)
+    in_body = first["loc"][:1] == ("body",)
+    if in_body and param is None and first["type"] in _NO_OBJECT:
         return ApiError(
             400,
             "the body is no JSON object: send one, with 'Content-Type: application/json'",
@@ -151,8 +153,6 @@ def _validation_error(error: RequestValidationError) -> ApiError:
     if first["type"] == "json_invalid":
         reason = first["ctx"]["error"]
         return ApiError(400, f"the body is not JSON: {reason}", code="json_invalid")
-    missing, unknown = first["type"] == "missing", first["type"] == "extra_forbidden"
-    param = _path(first["loc"][1:], error.body, missing=missing)
     reason = first["msg"].removeprefix("Value error, ")
     if not param and (param := _field(reason)):
         reason = reason.removeprefix(f"{param}: ")
@@ -160,6 +160,19 @@ def _validation_error(error: RequestValidationError) -> ApiError:
         reason = "this server does not know this field"
     code = "unknown_parameter" if unknown else "missing_parameter" if missing else "invalid_value"
     return ApiError(400, f"{param}: {reason}" if param else reason, param=param, code=code)
+
+
+def _relevance(error: Mapping[str, Any]) -> tuple[bool, int, bool]:
+    """Return the key that sorts errors of a body by how well they explain it.
+
+    Every branch of a union reports errors. A branch of another form reports types and fields, and
+    only the branch of the given form reports values. Of these errors the deepest one is from the
+    branch that matched most of the body. At equal depth an error of `type` explains more than one
+    of another field, because an object of another type has other fields.
+    """
+    kind, location = error["type"], error["loc"]
+    is_value = not (kind.endswith("_type") or kind in _OTHER_FORM)
+    return is_value, len(location), location[-1:] == ("type",)
 
 
 def _field(message: str) -> str | None:
@@ -174,13 +187,13 @@ def _path(location: Sequence[str | int], body: object, *, missing: bool) -> str 
     pydantic's location also names the branches of unions, which are no fields of the body.
     """
     names: list[str] = []
-    for part in location:
+    for index, part in enumerate(location):
         match body, part:
             case dict(), _ if part in body:
                 body = body[part]
             case list(), int():
                 body = body[part]
-            case _ if not (missing and part == location[-1]):
+            case _ if not (missing and index == len(location) - 1):
                 continue
         names.append(str(part))
     return ".".join(names) or None

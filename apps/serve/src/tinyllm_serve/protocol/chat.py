@@ -91,7 +91,10 @@ class ChatRequest(ClientFields, SamplingFields):
         if None not in (self.max_tokens, self.max_completion_tokens) and (
             self.max_tokens != self.max_completion_tokens
         ):
-            raise ValueError("max_tokens and max_completion_tokens differ: give one of them")
+            raise ValueError(
+                f"max_tokens: expected {self.max_completion_tokens}, as max_completion_tokens, "
+                f"got {self.max_tokens}: give one of them"
+            )
         if self.tool_choice not in (None, "none") and not self.tools:
             raise ValueError("tool_choice: expected tools beside it")
         if isinstance(self.tool_choice, NamedTool) and not self.callable_tools:
@@ -107,6 +110,11 @@ class ChatRequest(ClientFields, SamplingFields):
     def token_limit(self) -> int | None:
         """The most tokens of an answer; None if the request has no limit."""
         return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def limit_field(self) -> str:
+        """The name of the field that has `token_limit`."""
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
 
     @property
     def offered_tools(self) -> list[Tool]:

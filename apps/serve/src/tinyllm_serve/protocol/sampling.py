@@ -49,7 +49,7 @@ class GenerationFields(Strict):
 class SamplingFields(GenerationFields):
     """Fields of both kinds of completions. None stands for the checkpoint's default."""
 
-    top_k: int | None = Field(default=None, ge=0, le=2**31 - 1, description="0 is off.")
+    top_k: int | None = Field(default=None, ge=-1, le=2**31 - 1, description="0 and -1 are off.")
     min_p: float | None = Field(default=None, ge=0, le=1)
     repetition_penalty: float | None = Field(default=None, gt=0, le=100)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
@@ -59,7 +59,9 @@ class SamplingFields(GenerationFields):
         max_length=1024,
         description="Added to the logits of tokens, by id; -100 to 100.",
     )
-    seed: int | None = Field(default=None, ge=0, lt=2**64, description="Choice i takes seed + i.")
+    seed: int | None = Field(
+        default=None, ge=-(2**63), lt=2**64, description="Choice i takes seed + i, modulo 2**64."
+    )
     stop: Stop | Annotated[ListOf[Stop], Field(max_length=MAX_STOPS)] | None = None
     response_format: ResponseFormat | None = None
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
@@ -119,7 +121,7 @@ class SamplingFields(GenerationFields):
         """
         params = defaults.sampling(
             temperature=self.temperature,
-            top_k=self.top_k,
+            top_k=None if self.top_k is None else max(0, self.top_k),
             top_p=self.top_p,
             min_p=self.min_p,
             repetition_penalty=self.repetition_penalty,

@@ -45,9 +45,6 @@ from tinyllm_serve.protocol.messages import CalledFunction
 from tinyllm_serve.routes.dependencies import ModelService
 from tinyllm_serve.service import Service
 
-ENGINE_FIELDS = {"prompt": "messages"}
-"""The endpoint's name for each field that the engine names differently."""
-
 router = APIRouter(tags=["chat"], route_class=BodyRoute)
 
 
@@ -56,7 +53,8 @@ async def chat_completions(body: ChatRequest, request: Request, service: ModelSe
     """Continue a conversation. With `stream` the response is server-sent events."""
     log = log_fields(request)
     log["user"] = body.end_user
-    generation = await start_chat(service, body, log, client_of(request), ENGINE_FIELDS)
+    field_names = {"prompt": "messages", "max_tokens": body.limit_field}
+    generation = await start_chat(service, body, log, client_of(request), field_names)
     completion = ChatCompletion(service, body, generation)
     if body.stream:
         return EventStream(completion.events(), service.settings.sse_keep_alive)

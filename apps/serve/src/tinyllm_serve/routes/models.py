@@ -44,4 +44,4 @@ async def model(name: str, service: ModelService) -> ModelBody:
 
 def _body(service: Service) -> ModelBody:
     service.check_ready()  # the context is known once the model is loaded
-    return ModelBody(id=service.name, created=service.created, max_model_len=service.context_length)
+    return ModelBody(id=service.name, created=service.created, max_model_len=service.max_model_len)

@@ -1,7 +1,9 @@
 """POST /tokenize and /detokenize."""
 
+from typing import Annotated
+
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Discriminator, Field, Tag
 from starlette.requests import Request
 
 from tinyllm_serve.generation.prompt import Prompt
@@ -43,8 +45,20 @@ class TokenizeChat(Strict):
     chat_template_kwargs: TemplateVariables = TemplateVariables()
 
 
+def _form(body: object) -> str:
+    """Return "chat" for a body with messages, otherwise "text"."""
+    is_chat = isinstance(body, TokenizeChat) or (isinstance(body, dict) and "messages" in body)
+    return "chat" if is_chat else "text"
+
+
+TokenizeRequest = Annotated[
+    Annotated[TokenizeText, Tag("text")] | Annotated[TokenizeChat, Tag("chat")],
+    Discriminator(_form),
+]
+
+
 class TokenizeResponse(BaseModel):
-    """Tokens, their number, and the model's context length."""
+    """Tokens, their number, and the most tokens of a prompt and its answer."""
 
     tokens: list[int]
     count: int
@@ -90,13 +104,13 @@ def _max_tokens(service: Service) -> int:
 
 @router.post("/tokenize")
 async def tokenize(
-    body: TokenizeText | TokenizeChat, request: Request, service: ModelService
+    body: TokenizeRequest, request: Request, service: ModelService
 ) -> TokenizeResponse:
     """Return the tokens of a text or of a conversation."""
     service.check_ready()
     service.check_model(body.model)
     tokens = await run_on_text(service.pacer, client_of(request), body, _encode, service, body)
-    return TokenizeResponse(tokens=tokens, count=len(tokens), max_model_len=service.context_length)
+    return TokenizeResponse(tokens=tokens, count=len(tokens), max_model_len=service.max_model_len)
 
 
 @router.post("/detokenize")
