@@ -41,7 +41,7 @@ def table(nightly: bool) -> dict[str, Step]:
     # As many steps run at once as there are cores. Threads that wait for a part spin for a moment,
     # which slows down another step more than a second thread helps. The kernels are the exception.
     single = "" if nightly else "TINYLLM_NUM_THREADS=1 "
-    elsewhere = f" tests tools{short}"
+    elsewhere = f" tests tools{short}{_checked('tinyllm-qwen', nightly)}"
     members = {_name(folder): folder for folder in [*ROOT.glob("packages/*"), *ROOT.glob("apps/*")]}
     steps = {
         # requests and sockets against a server, each with the time and memory that it may cost
@@ -52,6 +52,7 @@ def table(nightly: bool) -> dict[str, Step]:
             name: Step(
                 f"{'' if name == 'tinyllm-kernels' else single}uv run --isolated --exact "
                 f"--locked --package {name} pytest -q {folder.relative_to(ROOT)}{short}"
+                f"{_checked(name, nightly)}"
             )
             for name, folder in sorted(members.items(), key=lambda member: _length(member[0]))
         },
@@ -83,6 +84,17 @@ def table(nightly: bool) -> dict[str, Step]:
         "compilers": Step("bash packages/metalhost/tools/every_compiler.sh", nightly=True),
     }
     return {name: step for name, step in steps.items() if nightly or not step.nightly}
+
+
+def _checked(member: str, nightly: bool) -> str:
+    """Return pytest's option for the run-time check of shapes and types in signatures.
+
+    A short run checks the signatures of the member under test alone. The check takes up to 40
+    percent of the time of tests, most of it for functions that another step checks.
+    """
+    if nightly or not member.startswith("tinyllm"):
+        return ""
+    return f" --jaxtyping-packages={member.replace('-', '_')},beartype.beartype"
 
 
 def _name(member: Path) -> str:
