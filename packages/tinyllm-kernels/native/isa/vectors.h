@@ -26,13 +26,25 @@ using Floats [[gnu::vector_size(4 * W)]] = float;
 using Ints [[gnu::vector_size(4 * W)]] = int32_t;
 using Words [[gnu::vector_size(4 * W)]] = uint32_t;
 using Shorts [[gnu::vector_size(2 * W)]] = uint16_t;
+using SignedShorts [[gnu::vector_size(2 * W)]] = int16_t;
 using Bytes [[gnu::vector_size(W)]] = uint8_t;
+using SignedBytes [[gnu::vector_size(W)]] = int8_t;
 
 // Returns the bits of `from` as another type. Without optimization, std::bit_cast is a function
 // that files compiled for different instruction sets share, though they pass vectors differently.
 template <typename To, typename From>
 [[gnu::always_inline]] constexpr To bit_cast(const From& from) {
   return __builtin_bit_cast(To, from);
+}
+
+// Returns a * b + c, rounded once if there is an instruction. From a * b + c of single floats GCC
+// makes vectors in some functions, and then rounds twice.
+inline float multiply_add(float a, float b, float c) {
+#if defined(__FMA__) || defined(__aarch64__)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
 }
 
 // Loads and stores need no alignment.
@@ -140,6 +152,17 @@ inline Words widen(Bytes v) {
   return bit_cast<Words>(_mm256_cvtepu8_epi32(_mm_set_epi64x(0, bit_cast<long long>(v))));
 #else
   return __builtin_convertvector(v, Words);
+#endif
+}
+
+// Sign-extends each lane.
+inline SignedShorts widen(SignedBytes v) {
+#if defined(__AVX512F__)
+  return bit_cast<SignedShorts>(_mm256_cvtepi8_epi16(bit_cast<__m128i>(v)));
+#elif defined(__AVX2__)
+  return bit_cast<SignedShorts>(_mm_cvtepi8_epi16(_mm_set_epi64x(0, bit_cast<long long>(v))));
+#else
+  return __builtin_convertvector(v, SignedShorts);
 #endif
 }
 

@@ -9,6 +9,7 @@
 #endif
 
 #include <array>
+#include <bit>
 
 #include "isa/load_store.h"
 #include "isa/vectors.h"
@@ -111,11 +112,12 @@ inline Floats e2m1(Words code) {
 
 // E4M3: a sign bit, four bits of exponent, three bits of mantissa. The code with all exponent and
 // mantissa bits set is NaN. There is no infinity.
-inline Floats e4m3(Words code) {
-  Floats value = small_float<3, 7>(code & 0x7f);
-  Words bits = bit_cast<Words>(value) | (code & 0x80) << 24;
-  Words nan = bit_cast<Words>((code & 0x7f) == 0x7f) & 0x7fc00000u;
-  return bit_cast<Floats>(bits | nan);
+inline Floats e4m3(SignedBytes codes) {
+  // The sign, exponent and mantissa of a code are those of a float16 that is 2^-8 times as large.
+  // This holds for subnormal numbers, too.
+  SignedShorts bits = widen(codes) << 7 & int16_t(0xbf80);
+  bits |= ((bits & 0x3f80) == 0x3f80) & 0x7e00;
+  return to_floats(bit_cast<Float16s>(bits)) * 256;
 }
 
 // The numbers of all codes of E4M3, in the order of the codes. Groups of nvfp4 have 16 columns, so that
@@ -182,6 +184,10 @@ struct Quantized {
   using Row = const uint8_t*;
   static constexpr bool kScaled = true;
   static constexpr bool kBiased = M == Mode::affine;
+  // Columns of a group, or 0 if the matrix decides.
+  static constexpr int kGroup = kBiased ? 0 : M == Mode::nvfp4 ? 16 : 32;
+  // Columns of a cache line, rounded down to a power of two.
+  static constexpr int kLineColumns = std::bit_floor(64u * 8 / Bits);
 
   // The scale and bias of a group. Groups are counted through all rows of w.
   static Affine affine(const Weights& w, int64_t group) {
@@ -199,14 +205,20 @@ struct Quantized {
 
   // W numbers from column k on, before scale and bias.
   static Floats raw(Row row, int k) {
-    Words code = unpack_codes<Bits>(row + int64_t{k} * Bits / 8);
-    if constexpr (M == Mode::affine) return to_floats(code);
-    return Bits == 4 ? e2m1(code) : e4m3(code);
+    const uint8_t* from = row + int64_t{k} * Bits / 8;
+    if constexpr (M == Mode::mxfp8) {
+      SignedBytes codes;
+      std::memcpy(&codes, from, sizeof codes);
+      return e4m3(codes);
+    } else {
+      const Words codes = unpack_codes<Bits>(from);
+      return M == Mode::affine ? to_floats(codes) : e2m1(codes);
+    }
   }
 
   // Prefetches the codes that are `kPrefetchBytes` after column k.
   static void prefetch(Row row, int k) {
-    constexpr int kPrefetchBytes = 2048;
+    constexpr int kPrefetchBytes = 4096;
     __builtin_prefetch(row + int64_t{k} * Bits / 8 + kPrefetchBytes);
   }
 };

@@ -36,32 +36,57 @@ void multiply_dense_row(const LinearTask& t, int64_t n, int64_t m0, PrefetchDist
   }
 }
 
-// Computes row n of a quantized w times M rows of x from m0 on. The order of each sum is independent
-// of M. The bias of a group is multiplied by the sum of x over the group, once for all codes.
+// Rows of a quantized w that are multiplied by M rows of x at once. Their sums do not wait for each
+// other, and share the loads of x.
+constexpr int quantized_rows(int M) { return M < 4 ? 4 / M : 1; }
+
+// Computes the first `rows` of some rows of a quantized w, from row n on, times M rows of x from m0
+// on. The order of each sum is independent of M. The bias of a group is multiplied by the sum of x
+// over the group, once for all codes.
 template <typename Format, int M>
-void multiply_quantized_row(const LinearTask& t, int64_t n, int64_t m0) {
+void multiply_quantized_rows(const LinearTask& t, int64_t n, int64_t rows, int64_t m0) {
+  constexpr int kRows = quantized_rows(M);
   const Weights& w = *t.w;
-  const typename Format::Row row = Format::row(w, n);
-  const int64_t groups = w.columns / w.group;
-  Floats total[M] = {};
-  float biases[M] = {};
-  for (int64_t g = 0; g < groups; ++g) {
-    const int k0 = static_cast<int>(g) * w.group;
-    Format::prefetch(row, k0);
-    Floats sums[M] = {};
-    for (int k = k0; k < k0 + w.group; k += W) {
-      const Floats codes = Format::raw(row, k);
-      for (int m = 0; m < M; ++m) sums[m] += codes * load(t.x + (m0 + m) * w.columns + k);
+  const int columns = w.columns, group = Format::kGroup ? Format::kGroup : w.group;
+  const int64_t groups = columns / group;
+  const float* x = t.x + m0 * columns;
+  Floats total[kRows][M] = {};
+  float biases[kRows][M] = {};
+  typename Format::Row row[kRows];
+  int64_t row_groups[kRows];
+  for (int r = 0; r < kRows; ++r) {  // the last row is repeated for missing ones
+    const int64_t index = n + std::min<int64_t>(r, rows - 1);
+    row[r] = Format::row(w, index);
+    row_groups[r] = index * groups;
+  }
+  for (int64_t g = 0; g < groups; ++g, x += group) {
+    const int k0 = static_cast<int>(g) * group;
+    for (int r = 0; r < kRows; ++r) {
+      if (k0 % Format::kLineColumns == 0) Format::prefetch(row[r], k0);
     }
-    const Affine affine = Format::affine(w, n * groups + g);
-    for (int m = 0; m < M; ++m) {
-      total[m] += sums[m] * affine.scale;
-      if constexpr (Format::kBiased) {
-        biases[m] += affine.bias * t.x_group_sums[(m0 + m) * groups + g];
+    Floats sums[kRows][M] = {};
+    for (int i = 0; i < group; i += W) {
+      for (int r = 0; r < kRows; ++r) {
+        const Floats codes = Format::raw(row[r], k0 + i);
+        for (int m = 0; m < M; ++m) sums[r][m] += codes * load(x + m * columns + i);
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      const Affine affine = Format::affine(w, row_groups[r] + g);
+      for (int m = 0; m < M; ++m) {
+        total[r][m] += sums[r][m] * affine.scale;
+        if constexpr (Format::kBiased) {
+          const float group_sum = t.x_group_sums[(m0 + m) * groups + g];
+          biases[r][m] = multiply_add(affine.bias, group_sum, biases[r][m]);
+        }
       }
     }
   }
-  for (int m = 0; m < M; ++m) store_result(t, m0 + m, n, sum(total[m]) + biases[m]);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int m = 0; m < M; ++m) {
+      store_result(t, m0 + m, n + r, sum(total[r][m]) + biases[r][m]);
+    }
+  }
 }
 
 // Computes a part: rows of w times all rows of x. It takes W rows of w at a time, so that
@@ -73,12 +98,13 @@ void multiply_float_rows(const LinearTask& t, const LinearRange& range) {
     const int64_t last = std::min(first + W, range.last_row);
     for (int64_t m = 0; m < t.rows; m += kFloatTokens) {
       with_constant<kFloatTokens>(t.rows - m, [&]<int M>() {
-        for (int64_t n = first; n < last; ++n) {
-          if constexpr (Format::kScaled) {
-            multiply_quantized_row<Format, M>(t, n, m);
-          } else {
-            multiply_dense_row<Format, M>(t, n, m, ahead);
+        if constexpr (Format::kScaled) {
+          constexpr int64_t kRows = quantized_rows(M);
+          for (int64_t n = first; n < last; n += kRows) {
+            multiply_quantized_rows<Format, M>(t, n, std::min(kRows, last - n), m);
           }
+        } else {
+          for (int64_t n = first; n < last; ++n) multiply_dense_row<Format, M>(t, n, m, ahead);
         }
       });
     }
