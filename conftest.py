@@ -9,6 +9,7 @@ Ctrl-C also ends a run while Python collects garbage.
 from __future__ import annotations
 
 import sys
+from collections.abc import Generator
 
 import pytest
 
@@ -28,8 +29,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_sessionstart(session: pytest.Session) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
     """Stop after the current test if Ctrl-C comes while Python collects garbage.
 
     Hypothesis measures the time of each collection in a callback. Python ignores the
@@ -44,3 +45,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             report(error)
 
     sys.unraisablehook = stop_or_report
+    try:
+        return (yield)
+    finally:
+        sys.unraisablehook = report

@@ -41,6 +41,7 @@ def table(nightly: bool) -> dict[str, Step]:
     # As many steps run at once as there are cores. Threads that wait for a part spin for a moment,
     # which slows down another step more than a second thread helps. The kernels are the exception.
     single = "" if nightly else "TINYLLM_NUM_THREADS=1 "
+    # Most of these tests run whole models, so they check the signatures of the package of models.
     elsewhere = f" tests tools{short}{_checked('tinyllm-qwen', nightly)}"
     members = {_name(folder): folder for folder in [*ROOT.glob("packages/*"), *ROOT.glob("apps/*")]}
     steps = {

@@ -123,6 +123,7 @@ def error(response: httpx.Response) -> dict[str, str | None]:
         ),
         ("/v1/responses", {"input": "a", "previous_response_id": "b"}, "previous_response_id"),
         ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"text": "a"}, "prompt"),
         ("/tokenize", {"messages": []}, "messages"),
         ("/tokenize", {"messages": HELLO, "unknown": True}, "unknown"),
         ("/detokenize", {"tokens": [1, 10**6]}, "tokens"),
@@ -148,14 +149,21 @@ def test_an_invalid_field_is_named(
         ("/v1/completions", {"prompt": [5, -1]}, "prompt.1: Input should be greater than or equal"),
         ("/v1/completions", {"prompt": [[5], []]}, "prompt.1: List should have at least 1 item"),
         ("/v1/completions", {"prompt": ["a", 5]}, "prompt.1: Input should be a valid string"),
+        ("/v1/completions", {"prompt": [5, 6.5]}, "prompt.1: Input should be a valid integer"),
+        ("/v1/completions", {"prompt": [[5], "a"]}, "prompt.1: Input should be a valid"),
         ("/v1/embeddings", {"input": ["a"] * 129}, "input: List should have at most 128 items"),
         ("/v1/responses", {"input": []}, "input: List should have at least 1 item"),
     ],
 )
-def test_the_error_of_a_list_is_that_of_its_form(
+def test_a_list_error_names_the_given_form(
     pico: Server, path: str, body: dict[str, object], message: str
 ) -> None:
     assert (error(httpx.post(pico.url + path, json=body))["message"] or "").startswith(message)
+
+
+def test_a_field_that_is_null_is_left_out(pico: Server) -> None:
+    body = {"messages": None, "prompt": "a"}
+    assert httpx.post(f"{pico.url}/tokenize", json=body).status_code == 200
 
 
 def test_a_long_prompt_has_the_code_of_openai(pico: Server) -> None:

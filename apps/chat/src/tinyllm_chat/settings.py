@@ -112,7 +112,7 @@ class Settings:
 
     @property
     def answer_tokens(self) -> int:
-        """The most tokens of an answer of a model in this process."""
+        """The most tokens of an answer: MAX_TOKENS without `max_tokens`."""
         return self.max_tokens or MAX_TOKENS
 
     @property

@@ -78,7 +78,7 @@ class Service(Served):
 
     @property
     def context_length(self) -> int:
-        """The most tokens of a prompt and its answer, by the model."""
+        """The context length of the model, in tokens."""
         return self.engine.config.context_length
 
     @property

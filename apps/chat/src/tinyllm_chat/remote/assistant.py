@@ -71,7 +71,7 @@ class RemoteAssistant:
 
     @property
     def max_model_len(self) -> int:
-        """The context length in tokens; 0 if the server does not report it."""
+        """The most tokens of a prompt and its answer; 0 if the server does not report it."""
         return self._max_model_len
 
     @property

@@ -44,8 +44,8 @@ class BodyRoute(APIRoute):
         handler = super().get_route_handler()
         if self.body_field is None:
             return handler
-        info = self.body_field.field_info
-        annotation: Any = Annotated[info.annotation, info]  # with its discriminator
+        info = self.body_field.field_info  # has the discriminator of a union
+        annotation: Any = Annotated[info.annotation, info]
         reader = BodyReader(TypeAdapter(annotation).validate_python)
 
         async def handle(request: Request) -> Response:

@@ -27,7 +27,10 @@ RETRY_AFTER_UNAVAILABLE = 5
 
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 _NO_OBJECT = ("missing", "model_type", "model_attributes_type", "dict_type")
+"""Kinds of errors of a body that is no object."""
+
 _OTHER_FORM = ("missing", "extra_forbidden", "literal_error")
+"""Kinds of errors that a branch of a union reports for an object of another form."""
 
 
 class ErrorDetail(BaseModel):
@@ -162,17 +165,18 @@ def _validation_error(error: RequestValidationError) -> ApiError:
     return ApiError(400, f"{param}: {reason}" if param else reason, param=param, code=code)
 
 
-def _relevance(error: Mapping[str, Any]) -> tuple[bool, int, bool]:
+def _relevance(error: Mapping[str, Any]) -> tuple[bool, int, int, bool]:
     """Return the key that sorts errors of a body by how well they explain it.
 
-    Every branch of a union reports errors. A branch of another form reports types and fields, and
-    only the branch of the given form reports values. Of these errors the deepest one is from the
-    branch that matched most of the body. At equal depth an error of `type` explains more than one
-    of another field, because an object of another type has other fields.
+    Every branch of a union reports errors. An error of a value is preferred, because a branch of
+    another form mostly reports types and fields. Of these errors the deepest one, and in a list the
+    last one, is from the branch that matched most of the body. At equal depth an error of `type`
+    explains more than one of another field, because an object of another type has other fields.
     """
     kind, location = error["type"], error["loc"]
     is_value = not (kind.endswith("_type") or kind in _OTHER_FORM)
-    return is_value, len(location), location[-1:] == ("type",)
+    last = location[-1] if location else None
+    return is_value, len(location), last if isinstance(last, int) else -1, last == "type"
 
 
 def _field(message: str) -> str | None:

@@ -46,13 +46,14 @@ class TokenizeChat(Strict):
 
 
 def _form(body: object) -> str:
-    """Return "chat" for a body with messages, otherwise "text"."""
-    is_chat = isinstance(body, TokenizeChat) or (isinstance(body, dict) and "messages" in body)
-    return "chat" if is_chat else "text"
+    """Return the name of the class of a body: that of conversations for a body with messages."""
+    has_messages = isinstance(body, dict) and body.get("messages") is not None
+    is_chat = isinstance(body, TokenizeChat) or has_messages
+    return "TokenizeChat" if is_chat else "TokenizeText"
 
 
 TokenizeRequest = Annotated[
-    Annotated[TokenizeText, Tag("text")] | Annotated[TokenizeChat, Tag("chat")],
+    Annotated[TokenizeText, Tag("TokenizeText")] | Annotated[TokenizeChat, Tag("TokenizeChat")],
     Discriminator(_form),
 ]
 
