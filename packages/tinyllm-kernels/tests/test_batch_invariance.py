@@ -16,7 +16,15 @@ from tinyllm_ops import OpSet, PageTable, Weight, quantize
 from tinyllm_ops.testing import normal
 
 COUNTS = [1, 2, 3, 16, 17, 33, 100]
-FORMATS = [None, ("affine", 4, 64), ("affine", 8, 32), ("affine", 3, 32), ("mxfp4", 4, 32)]
+FORMATS = [
+    None,
+    ("affine", 4, 64),
+    ("affine", 8, 32),
+    ("affine", 3, 32),
+    ("mxfp4", 4, 32),
+    ("mxfp8", 8, 32),
+    ("nvfp4", 4, 16),
+]
 Op = Callable[[mx.array], mx.array]
 
 

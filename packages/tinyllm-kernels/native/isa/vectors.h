@@ -1,7 +1,8 @@
 // Vectors of W 32-bit numbers. The instruction set that a file is compiled for determines W.
 //
 // Vectors are the vector extensions of GCC and clang, so one source serves every instruction set.
-// Operators work lane by lane. The compiler contracts a * b + c to one fused multiply-add.
+// Operators work lane by lane. The compiler contracts a * b + c of vectors to one fused
+// multiply-add.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +38,8 @@ template <typename To, typename From>
   return __builtin_bit_cast(To, from);
 }
 
-// Returns a * b + c, rounded once if there is an instruction. From a * b + c of single floats GCC
-// makes vectors in some functions, and then rounds twice.
+// Returns a * b + c, rounded once if the instruction set can. GCC makes vectors from single floats
+// in some functions, and does not contract these: it would round twice there.
 inline float multiply_add(float a, float b, float c) {
 #if defined(__FMA__) || defined(__aarch64__)
   return __builtin_fmaf(a, b, c);

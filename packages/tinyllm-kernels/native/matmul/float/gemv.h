@@ -1,4 +1,5 @@
-// Decode in float32: a row of w times a few rows of x. Every code is multiplied as it is unpacked.
+// Decode in float32: a few rows of w times a few rows of x. Every code is multiplied as it is
+// unpacked.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +32,9 @@ void multiply_dense_row(const LinearTask& t, int64_t n, int64_t m0, PrefetchDist
   }
   for (int m = 0; m < M; ++m) {
     float result = sum(even[m] + odd[m]);
-    for (int k = whole; k < columns; ++k) result += Format::one(row, k) * x[m * columns + k];
+    for (int k = whole; k < columns; ++k) {
+      result = multiply_add(Format::one(row, k), x[m * columns + k], result);
+    }
     store_result(t, m0 + m, n, result);
   }
 }
@@ -40,9 +43,9 @@ void multiply_dense_row(const LinearTask& t, int64_t n, int64_t m0, PrefetchDist
 // other, and share the loads of x.
 constexpr int quantized_rows(int M) { return M < 4 ? 4 / M : 1; }
 
-// Computes the first `rows` of some rows of a quantized w, from row n on, times M rows of x from m0
-// on. The order of each sum is independent of M. The bias of a group is multiplied by the sum of x
-// over the group, once for all codes.
+// Computes rows n to n + `rows` of a quantized w, at most quantized_rows(M), times M rows of x from
+// m0 on. The order of each sum is independent of M. The bias of a group is multiplied by the sum of
+// x over the group, once for all codes.
 template <typename Format, int M>
 void multiply_quantized_rows(const LinearTask& t, int64_t n, int64_t rows, int64_t m0) {
   constexpr int kRows = quantized_rows(M);
