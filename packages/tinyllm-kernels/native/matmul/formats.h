@@ -80,18 +80,6 @@ inline Floats to_floats(Words codes) {
   return __builtin_convertvector(bit_cast<Ints>(codes), Floats);
 }
 
-// A float from the lower `Mantissa` + exponent bits of `code`. The smallest exponents of the format
-// are normal floats, so that no operation reads or makes a subnormal float. Subnormal floats take
-// some hundred cycles on Intel, and count as zero if the process has set DAZ.
-template <int Mantissa, int Bias>
-inline Floats small_float(Words code) {
-  constexpr uint32_t kExponent = 1u << 23, kAdded = (127 - Bias) * kExponent;
-  // A subnormal code is read with exponent 1, which adds 2^(1 - Bias). The difference is exact.
-  const Words subnormal = bit_cast<Words>(code < (1u << Mantissa));
-  const Words bits = (code << (23 - Mantissa)) + kAdded + (subnormal & kExponent);
-  return bit_cast<Floats>(bits) - bit_cast<Floats>(subnormal & (kAdded + kExponent));
-}
-
 // E2M1: a sign bit, two bits of exponent, one bit of mantissa.
 inline Floats e2m1(Words code) {
 #if defined(__AVX512F__)
@@ -104,7 +92,13 @@ inline Floats e2m1(Words code) {
   const Floats value = bit_cast<Floats>(  // reads the lower three bits of each index
       _mm256_permutevar8x32_ps(bit_cast<__m256>(kNumbers), bit_cast<__m256i>(code)));
 #else
-  const Floats value = small_float<1, 1>(code & 7);
+  // Code 1 is subnormal. It is read with exponent 1, which adds 1, and the difference is exact. So
+  // no operation reads or makes a subnormal float: these take some hundred cycles on Intel, and
+  // count as zero if the process has set DAZ.
+  constexpr uint32_t kExponent = 1u << 23, kBias = 126 * kExponent;
+  const Words subnormal = bit_cast<Words>((code & 7) < 2);
+  const Words bits = ((code & 7) << 22) + kBias + (subnormal & kExponent);
+  const Floats value = bit_cast<Floats>(bits) - bit_cast<Floats>(subnormal & (kBias + kExponent));
 #endif
   return bit_cast<Floats>(bit_cast<Words>(value) | (code & 8) << 28);
 #endif
@@ -120,7 +114,7 @@ inline Floats e4m3(SignedBytes codes) {
   return to_floats(bit_cast<Float16s>(bits)) * 256;
 }
 
-// The numbers of all codes of E4M3, in the order of the codes. Groups of nvfp4 have 16 columns, so that
+// The numbers of all codes of E4M3, in the order of the codes. Groups of nvfp4 have 16 columns, so
 // computing the number of a scale would take longer than the rest of its group.
 constexpr std::array<float, 256> all_e4m3() {
   std::array<float, 256> numbers{};
