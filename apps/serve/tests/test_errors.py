@@ -142,30 +142,6 @@ def test_an_invalid_field_is_named(
         assert error(response)["type"] == "invalid_request_error"
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "message"),
-    [
-        ("/v1/completions", {"prompt": []}, "prompt: List should have at least 1 item"),
-        ("/v1/completions", {"prompt": [5, -1]}, "prompt.1: Input should be greater than or equal"),
-        ("/v1/completions", {"prompt": [[5], []]}, "prompt.1: List should have at least 1 item"),
-        ("/v1/completions", {"prompt": ["a", 5]}, "prompt.1: Input should be a valid string"),
-        ("/v1/completions", {"prompt": [5, 6.5]}, "prompt.1: Input should be a valid integer"),
-        ("/v1/completions", {"prompt": [[5], "a"]}, "prompt.1: Input should be a valid"),
-        ("/v1/embeddings", {"input": ["a"] * 129}, "input: List should have at most 128 items"),
-        ("/v1/responses", {"input": []}, "input: List should have at least 1 item"),
-    ],
-)
-def test_a_list_error_names_the_given_form(
-    pico: Server, path: str, body: dict[str, object], message: str
-) -> None:
-    assert (error(httpx.post(pico.url + path, json=body))["message"] or "").startswith(message)
-
-
-def test_a_field_that_is_null_is_left_out(pico: Server) -> None:
-    body = {"messages": None, "prompt": "a"}
-    assert httpx.post(f"{pico.url}/tokenize", json=body).status_code == 200
-
-
 def test_a_long_prompt_has_the_code_of_openai(pico: Server) -> None:
     long = "word " * 3000
     for path, body in (
