@@ -121,6 +121,22 @@ def test_a_row_has_the_same_bits_in_any_batch_and_phase(
             assert same_bits(part, whole[:, first:last]), (first, last, phase)
 
 
+@pytest.mark.parametrize("form", [(32, 4, "affine"), (128, 4, "affine"), (32, 4, "mxfp4")], ids=str)
+def test_a_long_prompt_has_the_bits_of_its_chunks(
+    byte_ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, str]
+) -> None:
+    """AVX2 multiplies many rows of x by two panels of prepared weights, block by block."""
+    assert isinstance(byte_ops, Backend)
+    plain, x = quantize(normal((1056, 1152), dtype, seed=2), *form), normal((1, 210, 1152), dtype, seed=1)
+    weights: dict[str, Weight] = {"w": plain}
+    byte_ops.prepare(weights)
+    whole = byte_ops.linear(x, weights["w"], phase="prefill")
+    assert same_bits(whole, byte_ops.linear(x, plain, phase="prefill"))
+    for first in range(0, 210, 15):
+        chunk = byte_ops.linear(x[:, first : first + 15], weights["w"], phase="prefill")
+        assert same_bits(chunk, whole[:, first : first + 15]), first
+
+
 @pytest.mark.parametrize("form", UNCHANGED, ids=str)
 def test_other_weights_are_multiplied_as_by_cpu(
     byte_ops: OpSet, ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, str] | None

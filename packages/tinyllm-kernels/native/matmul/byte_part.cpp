@@ -1,6 +1,6 @@
 // Products of integers with x in 8 bits.
 #include "isa/tile_registers.h"
-#include "matmul/integer/bytes.h"
+#include "matmul/integer/byte_blocks.h"
 #include "matmul/integer_parts.h"
 
 #if defined(TINYLLM_TILES)
@@ -17,6 +17,9 @@ void byte_part(const LinearTask& t, const LinearRange& range, float* scratch) {
     if (uses_byte_tiles(*t.w, t.phase, t.rows)) {
       return multiply_integer_rows_in_tiles<C, 1>(t, range, scratch);
     }
+#endif
+#if defined(TINYLLM_BYTE_BLOCKS)
+    if (uses_byte_blocks(t.rows)) return multiply_byte_blocks<C, T>(t, range, scratch);
 #endif
     multiply_bytes<C, T>(t, range, scratch);
   });

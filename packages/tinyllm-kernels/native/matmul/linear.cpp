@@ -11,7 +11,7 @@
 #include "matmul/float/gemm.h"
 #include "matmul/float/gemv.h"
 #include "matmul/formats.h"
-#include "matmul/integer/bytes.h"
+#include "matmul/integer/byte_blocks.h"
 #include "matmul/integer/gemm.h"
 #include "matmul/integer/quantize_x.h"
 #include "matmul/integer_parts.h"
@@ -73,6 +73,9 @@ int64_t integer_scratch(const LinearTask& t) {
   if (uses_integer_gemm(t.phase, t.rows) && !rounds_to_bytes(*t.w)) {
     return interleaved + IntegerScratch::floats(*t.w, t.part_tokens);
   }
+#endif
+#if defined(TINYLLM_BYTE_BLOCKS)
+  if (rounds_to_bytes(*t.w) && uses_byte_blocks(t.rows)) return interleaved + 2 * W * t.part_tokens;
 #endif
   return interleaved;
 }

@@ -79,16 +79,12 @@ template <Codes C>
 inline constexpr int kWordsOfHalves = C == Codes::e2m1 ? 2 : 4;
 
 struct ByteSums {
-  // Adds the products with both words of x that belong to these codes, `stride` bytes apart.
-  template <Codes C>
-  void multiply_add(const CodeBytes<C>& codes, const int8_t* x, int64_t stride) {
-    for (const Words& bytes : codes.bytes) {
-      uint32_t word;
-      std::memcpy(&word, x, sizeof word);
-      halves = add_byte_pairs(halves, bytes, Words{} + word);
-      asm("" : "+v"(halves));  // as in `CodeWords`
-      x += stride;
-    }
+  // Adds the products of a vector of codes with a word of x.
+  void multiply_add(Words codes, const int8_t* x) {
+    uint32_t word;
+    std::memcpy(&word, x, sizeof word);
+    halves = add_byte_pairs(halves, codes, Words{} + word);
+    asm("" : "+v"(halves));  // as in `CodeWords`
   }
 
   // Must be called after kWordsOfHalves words of codes.

@@ -118,9 +118,11 @@ void multiply_in_bytes(const LinearTask& t, const Weights& w, ByteRows x, int64_
       for (int n = 0; n < kWords; ++n, codes += W) {
         if (n % Prefetch::kWordsOfLine == 0) prefetch.codes(codes);
         const CodeBytes<C> bytes(codes);
+#pragma GCC unroll 2
+        for (int v = 0; v < kByteWords<kBits<C>>; ++v, x.words += stride) {
 #pragma GCC unroll 16
-        for (int m = 0; m < M; ++m) sums[m].multiply_add(bytes, x.words + 4 * m, stride);
-        x.words += kByteWords<kBits<C>> * stride;
+          for (int m = 0; m < M; ++m) sums[m].multiply_add(bytes.bytes[v], x.words + 4 * m);
+        }
       }
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m) sums[m].widen();

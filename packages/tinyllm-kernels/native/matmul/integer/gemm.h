@@ -46,9 +46,10 @@ struct IntegerBlock {
     const auto* codes = static_cast<const uint32_t*>(w.data) + row * words + first * group_words * W;
     uint32_t* to = pairs;
     for (int64_t i = 0; i < (last - first) * group_words; ++i, codes += W) {
-      for (const Words& pair : CodePairs<C>(codes).pairs) {
-        std::memcpy(to, &pair, sizeof pair);
-        to += W;
+      const CodePairs<C> unpacked(codes);
+#pragma GCC unroll 4
+      for (int n = 0; n < kXWords<kBits<C>>; ++n, to += W) {
+        std::memcpy(to, &unpacked.pairs[n], sizeof(Words));
       }
     }
     const RowAffines<T> affines(w, row);

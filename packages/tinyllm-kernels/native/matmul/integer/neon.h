@@ -152,16 +152,12 @@ inline constexpr int kWordsOfHalves = 1;
 
 // Sums of products with a row of x in bytes.
 struct ByteSums {
-  // Adds the products with the words of x that belong to these codes, `stride` bytes apart.
-  template <Codes C>
-  void multiply_add(const CodeBytes<C>& codes, const int8_t* x, int64_t stride) {
-    for (const auto& rows : codes.bytes) {
-      int32_t word;
-      std::memcpy(&word, x, sizeof word);
-      const int8x16_t bytes = vreinterpretq_s8_s32(vdupq_n_s32(word));
-      for (int i = 0; i < 2; ++i) sums[i] = vdotq_s32(sums[i], rows[i], bytes);
-      x += stride;
-    }
+  // Adds the products of a vector of codes with a word of x.
+  void multiply_add(const int8x16_t (&codes)[2], const int8_t* x) {
+    int32_t word;
+    std::memcpy(&word, x, sizeof word);
+    const int8x16_t bytes = vreinterpretq_s8_s32(vdupq_n_s32(word));
+    for (int i = 0; i < 2; ++i) sums[i] = vdotq_s32(sums[i], codes[i], bytes);
   }
   void widen() {}
 

@@ -37,6 +37,7 @@ struct CodePairs {
   explicit CodePairs(const uint32_t* from) {
     Words word;
     std::memcpy(&word, from, sizeof word);
+#pragma GCC unroll 4
     for (Words& pair : pairs) {
       pair = word & ((1u << kBits<C>)-1) * 0x10001u;  // the lowest code of each 16-bit half
       if constexpr (C == Codes::e2m1) pair = e2m1_bytes(pair | 0x80008000u);

@@ -89,14 +89,10 @@ inline constexpr int kWordsOfHalves = 1;
 
 // Sums of products with a row of x in bytes, one sum for each of W rows.
 struct ByteSums {
-  // Adds the products with the words of x that belong to these codes, `stride` bytes apart.
-  template <Codes C>
-  void multiply_add(const CodeBytes<C>& codes, const int8_t* x, int64_t stride) {
-    for (const __m512i& bytes : codes.bytes) {
-      sums = _mm512_dpbusd_epi32(sums, bytes, broadcast(x));
-      asm("" : "+v"(sums));  // as in `CodeWords`
-      x += stride;
-    }
+  // Adds the products of a vector of codes with a word of x.
+  void multiply_add(__m512i codes, const int8_t* x) {
+    sums = _mm512_dpbusd_epi32(sums, codes, broadcast(x));
+    asm("" : "+v"(sums));  // as in `CodeWords`
   }
   void widen() {}
 

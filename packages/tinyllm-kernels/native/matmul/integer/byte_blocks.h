@@ -1,0 +1,185 @@
+// Products with activations in 8 bits, of many rows of x with AVX2: two panels of W interleaved
+// rows of w at once.
+//
+// A block is some columns of both panels. It is unpacked once for all rows of x of a part, and a
+// word of x is broadcast once for both panels. Results stay in memory from one block to the next.
+// The sums are those of bytes.h, in the same order.
+#pragma once
+
+#include "matmul/integer/bytes.h"
+
+#if defined(TINYLLM_BYTE_BLOCKS)
+
+#include "isa/unroll.h"
+
+namespace tinyllm::TINYLLM_TIER {
+
+// Columns of a block, at most. They stay in the first-level cache, with those of a tile of x.
+inline constexpr int kByteBlockColumns = 512;
+
+// Rows of x whose sums stay in registers.
+inline constexpr int kBlockRows = 4;
+
+// True if blocks multiply M rows of x. With fewer rows, multiplying while codes are read is faster.
+inline bool uses_byte_blocks(int64_t rows) { return rows > kByteTokens; }
+
+// Codes of P panels in memory, from some group on.
+struct PanelCodes {
+  const char* at;
+  int64_t panel_bytes, group_bytes;
+
+  // Prefetches a group.
+  template <int P>
+  void prefetch(int64_t group) const {
+    for (int p = 0; p < P; ++p) {
+      const char* from = at + p * panel_bytes + group * group_bytes;
+      for (int64_t i = 0; i < group_bytes; i += 64) __builtin_prefetch(from + i);
+    }
+  }
+};
+
+// Some groups of P panels, unpacked.
+template <Codes C, int P>
+struct CodeBlock {
+  // Unpacks `count` groups from `group` on of the panels from row `first` on. `from` has their
+  // codes. T is the type of the scales.
+  template <typename T>
+  void unpack(const Weights& w, PanelCodes from, int64_t first, int64_t group, int64_t count) {
+    groups = count;
+    group_words = from.group_bytes / sizeof(Words);
+    for (int p = 0; p < P; ++p) {
+      const char* at = from.at + p * from.panel_bytes;
+      for (int64_t i = 0; i < groups * group_words; ++i, at += sizeof(Words)) {
+        const CodeBytes<C> unpacked(reinterpret_cast<const uint32_t*>(at));
+#pragma GCC unroll 2
+        for (int v = 0; v < kByteWords<kBits<C>>; ++v) codes[i][v][p] = unpacked.bytes[v];
+      }
+      const RowAffines<T> panel(w, first + p * W);
+      for (int64_t g = 0; g < groups; ++g) {
+        affines[g][p] = of_integers<C>(panel[group + g], kCodeOffset<C>);
+      }
+    }
+  }
+
+  // Adds the products with M rows of a tile of x, from `row` on, to `results`, which has P * W
+  // numbers for each row. Prefetches `next`, a group at a time: all at once would wait for memory.
+  // Inlined, this would be half as fast, because GCC then keeps sums in memory.
+  template <int M>
+  [[gnu::noinline]] void multiply(const ByteRows& tile, int64_t row, float* results,
+                                  const PanelCodes* next) const {
+    ByteRows x{tile.words + 4 * row, tile.scales + row, tile.group_sums + row, tile.tile};
+    results += row * P * W;
+    const int64_t stride = 4 * x.tile;  // bytes from a word to the next of the same row
+    const auto* word = codes;
+    for (int64_t g = 0; g < groups; ++g, x.scales += x.tile, x.group_sums += x.tile) {
+      if (next) next->prefetch<P>(g);
+      ByteSums sums[M][P];
+      for (int64_t i = 0; i < group_words; i += kWordsOfHalves<C>) {
+#pragma GCC unroll 4
+        for (int n = 0; n < kWordsOfHalves<C>; ++n, ++word) {
+#pragma GCC unroll 2
+          for (int v = 0; v < kByteWords<kBits<C>>; ++v, x.words += stride) {
+#pragma GCC unroll 4
+            for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 2
+              for (int p = 0; p < P; ++p) sums[m][p].multiply_add((*word)[v][p], x.words + 4 * m);
+            }
+          }
+        }
+#pragma GCC unroll 4
+        for (auto& of_row : sums) {
+#pragma GCC unroll 2
+          for (ByteSums& each : of_row) each.widen();
+        }
+      }
+#pragma GCC unroll 4
+      for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 2
+        for (int p = 0; p < P; ++p) {
+          float* at = results + (m * P + p) * W;
+          Floats total = load(at);
+          total += sums[m][p].to_floats() * (affines[g][p].scales * x.scales[m]);
+          total += affines[g][p].biases * x.group_sums[m];
+          store(at, total);
+        }
+      }
+    }
+  }
+
+  int64_t groups, group_words;
+  Words codes[kByteBlockColumns / kCodesPerWord<kBits<C>>][kByteWords<kBits<C>>][P];
+  Affines affines[kByteBlockColumns / 32][P];
+};
+
+// Multiplies a block by the first `rows` rows of a tile of x. The first product prefetches `next`.
+template <Codes C, int P>
+void multiply_block(const CodeBlock<C, P>& block, const ByteRows& x, int64_t rows, float* results,
+                    const PanelCodes* next) {
+  for (int64_t row = 0; row < rows; row += kBlockRows, next = nullptr) {
+    with_constant<kBlockRows>(rows - row,
+                              [&]<int M>() { block.template multiply<M>(x, row, results, next); });
+  }
+}
+
+// Multiplies P panels from row `first` on, of which `rows` rows exist, by the rows of x of a part.
+template <Codes C, typename T, int P>
+void multiply_panels(const LinearTask& t, const LinearRange& range, const Weights& w, int64_t first,
+                     int64_t rows, float* results) {
+  const int64_t groups = w.columns / w.group, block_groups = kByteBlockColumns / w.group;
+  const int64_t row_bytes = w.columns * kBits<C> / 8;
+  PanelCodes codes{static_cast<const char*>(w.data) + first * row_bytes, W * row_bytes,
+                   W * row_bytes / groups};
+  std::fill_n(results, (range.last_token - range.first_token) * P * W, 0.0f);
+  CodeBlock<C, P> block;
+  for (int64_t g = 0; g < groups; g += block_groups) {
+    const int64_t count = std::min(block_groups, groups - g);
+    block.template unpack<T>(w, codes, first, g, count);
+    codes.at += count * codes.group_bytes;
+    PanelCodes next = codes;
+    if (g + count == groups) next.at += (P - 1) * codes.panel_bytes;  // of the next panels
+    for (int64_t m = range.first_token; m < range.last_token; m += kByteTokens) {
+      const int64_t tile = std::min<int64_t>(kByteTokens, t.rows - m), at = m * groups + g * tile;
+      const ByteRows x{t.x_integers + at * w.group, t.x_scales + at, t.x_group_sums + at, tile};
+      multiply_block(block, x, std::min<int64_t>(kByteTokens, range.last_token - m),
+                     results + (m - range.first_token) * P * W,
+                     m == range.first_token ? &next : nullptr);
+    }
+  }
+  with_type(t.type, [&]<typename Y>(Y*) {
+    for (int64_t m = range.first_token; m < range.last_token; ++m) {
+      for (int64_t n = 0; n < P * W; n += W, results += W) {
+        if (rows - n < W) {
+          store_results(t, m, first + n, results, rows - n);
+        } else {
+          store_vector_as<Y>(t, m, first + n, load(results));
+        }
+      }
+    }
+  });
+}
+
+// Computes a part. `scratch` has memory for W interleaved rows, used if w is plain, and then for
+// 2 W results of each row of x.
+template <Codes C, typename T>
+void multiply_byte_blocks(const LinearTask& t, const LinearRange& range, float* scratch) {
+  int64_t first = range.first_row;
+  if (t.w->interleaved) {
+    for (; first + 2 * W <= range.last_row; first += 2 * W) {
+      multiply_panels<C, T, 2>(t, range, *t.w, first, 2 * W, scratch);
+    }
+  }
+  for (; first < range.last_row; first += W) {
+    const int64_t rows = std::min<int64_t>(W, range.last_row - first);
+    Weights w = *t.w;
+    float* results = scratch;
+    if (!w.interleaved) {
+      w = interleave_rows(*t.w, first, rows, scratch);
+      results += RowSizes(w).floats(W);
+    }
+    multiply_panels<C, T, 1>(t, range, w, first, rows, results);
+  }
+}
+
+}  // namespace tinyllm::TINYLLM_TIER
+
+#endif
