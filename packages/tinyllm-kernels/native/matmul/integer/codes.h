@@ -102,7 +102,7 @@ inline constexpr int8_t kDoubledE2m1[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3
 
 #if defined(__AVX2__)
 
-// Twice the number of each code of E2M1, plus 12. Each byte of `codes` is a code, or 128 for zero.
+// Twice the number of each code of E2M1, plus 12. Each byte of `codes` is a code.
 inline Words e2m1_bytes(Words codes) {
   __m128i table;
   std::memcpy(&table, kDoubledE2m1, sizeof table);

@@ -37,11 +37,19 @@ struct CodePairs {
   explicit CodePairs(const uint32_t* from) {
     Words word;
     std::memcpy(&word, from, sizeof word);
+    if constexpr (C == Codes::e2m1) {
+      // Even and odd codes as bytes; a byte of each 16-bit half belongs to one pair.
+      const Words even = e2m1_bytes(word & 0x0f0f0f0fu), odd = e2m1_bytes(word >> 4 & 0x0f0f0f0fu);
+      pairs[0] = even & 0x00ff00ffu;
+      pairs[1] = odd & 0x00ff00ffu;
+      pairs[2] = even >> 8 & 0x00ff00ffu;
+      pairs[3] = odd >> 8 & 0x00ff00ffu;
+    } else {
 #pragma GCC unroll 4
-    for (Words& pair : pairs) {
-      pair = word & ((1u << kBits<C>)-1) * 0x10001u;  // the lowest code of each 16-bit half
-      if constexpr (C == Codes::e2m1) pair = e2m1_bytes(pair | 0x80008000u);
-      word >>= kBits<C>;
+      for (Words& pair : pairs) {
+        pair = word & ((1u << kBits<C>)-1) * 0x10001u;  // the lowest code of each 16-bit half
+        word >>= kBits<C>;
+      }
     }
   }
 
