@@ -136,6 +136,8 @@ void check_linear(const Kernels& kernels, Type type) {
     }
     check_bytes(kernels, type, Matrix(27, 384, bits, 64, type));
     check_bytes(kernels, type, Matrix(48, 384, bits, 32, type));
+    // Two panels and a single one, several blocks of columns and a remainder.
+    check_bytes(kernels, type, Matrix(56, 1152, bits, 64, type));
     const Matrix whole(48, 384, bits, bits == 4 ? 64 : 128, type);
     check_packed(kernels, type, whole, Phase::decode, {1, 5, 17});
     check_packed(kernels, type, Matrix(80, 384, bits, 32, type), Phase::prefill, {9, 33});

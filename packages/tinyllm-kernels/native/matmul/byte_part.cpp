@@ -19,9 +19,13 @@ void byte_part(const LinearTask& t, const LinearRange& range, float* scratch) {
     }
 #endif
 #if defined(TINYLLM_BYTE_BLOCKS)
-    if (uses_byte_blocks(t.rows)) return multiply_byte_blocks<C, T>(t, range, scratch);
-#endif
+    if constexpr (kBits<C> == 4) {  // see avx2.h
+      if (uses_byte_blocks(*t.w, t.rows)) return multiply_byte_blocks<C, T>(t, range, scratch);
+      multiply_bytes<C, T>(t, range, scratch);
+    }
+#else
     multiply_bytes<C, T>(t, range, scratch);
+#endif
   });
 }
 

@@ -7,7 +7,8 @@
 namespace tinyllm::TINYLLM_TIER {
 
 // Computes a part with x in 15 bits, or in 8. w is a matrix that `supports_integers`. `scratch` has
-// memory for W interleaved rows, and for the panel of a prompt in 16-bit integers.
+// memory for W interleaved rows, for the panel of a prompt in 16-bit integers, and for the results
+// of matmul/integer/byte_blocks.h.
 void integer_part(const LinearTask& t, const LinearRange& range, float* scratch);
 void byte_part(const LinearTask& t, const LinearRange& range, float* scratch);
 

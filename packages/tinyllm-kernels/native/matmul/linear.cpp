@@ -75,7 +75,7 @@ int64_t integer_scratch(const LinearTask& t) {
   }
 #endif
 #if defined(TINYLLM_BYTE_BLOCKS)
-  if (rounds_to_bytes(*t.w) && uses_byte_blocks(t.rows)) return interleaved + 2 * W * t.part_tokens;
+  if (uses_byte_blocks(*t.w, t.rows)) return interleaved + block_results(t);
 #endif
   return interleaved;
 }
@@ -170,7 +170,11 @@ void linear_plan(LinearTask& t, int threads) {
     // With tiles a part begins by filling a pipeline, so parts are larger.
     if (t.x_integers && uses_byte_tiles(*t.w, t.phase, t.rows)) parts /= 4;
 #endif
-    t.part_rows = ceil_div(ceil_div(t.w->rows, parts), W) * W;
+    int64_t unit = W;
+#if defined(TINYLLM_BYTE_BLOCKS)
+    if (t.x_integers && uses_byte_blocks(*t.w, t.rows)) unit = kBlockPanels * W;
+#endif
+    t.part_rows = ceil_div(ceil_div(t.w->rows, parts), unit) * unit;
     t.part_tokens = t.x_integers ? tokens_for_cache(t, 2 * t.w->columns) : t.rows;
   } else {
     plan_floats(t, threads);

@@ -14,21 +14,30 @@
 
 namespace tinyllm::TINYLLM_TIER {
 
-// Columns of a block, at most. They stay in the first-level cache, with those of a tile of x.
+// Panels that are multiplied at once.
+inline constexpr int kBlockPanels = 2;
+
+// Columns of a block, at most. They stay in the first-level cache, with the same columns of a tile
+// of x.
 inline constexpr int kByteBlockColumns = 512;
 
-// Rows of x whose sums stay in registers.
-inline constexpr int kBlockRows = 4;
+// Rows of x whose 16-bit sums stay in registers.
+inline constexpr int kByteBlockRows = 4;
 
 // True if blocks multiply M rows of x. With fewer rows, multiplying while codes are read is faster.
-inline bool uses_byte_blocks(int64_t rows) { return rows > kByteTokens; }
+inline bool uses_byte_blocks(const Weights& w, int64_t rows) {
+  return rounds_to_bytes(w) && rows > kByteTokens;
+}
 
-// Codes of P panels in memory, from some group on.
+// Floats of memory for the results of a part.
+inline int64_t block_results(const LinearTask& t) { return kBlockPanels * W * t.part_tokens; }
+
+// Codes of consecutive panels, from some group on.
 struct PanelCodes {
   const char* at;
   int64_t panel_bytes, group_bytes;
 
-  // Prefetches a group.
+  // Prefetches the codes of a group of P panels.
   template <int P>
   void prefetch(int64_t group) const {
     for (int p = 0; p < P; ++p) {
@@ -61,28 +70,28 @@ struct CodeBlock {
     }
   }
 
-  // Adds the products with M rows of a tile of x, from `row` on, to `results`, which has P * W
-  // numbers for each row. Prefetches `next`, a group at a time: all at once would wait for memory.
-  // Inlined, this would be half as fast, because GCC then keeps sums in memory.
+  // Adds the products with M rows of x to `results`, which has P * W numbers for each row. A tile
+  // of x has `tile` rows. Prefetches `next` unless it is null, a group at a time: one burst would
+  // stall on memory.
+  //
+  // Not inlined, because GCC would keep the sums in memory. That takes twice as long.
   template <int M>
-  [[gnu::noinline]] void multiply(const ByteRows& tile, int64_t row, float* results,
-                                  const PanelCodes* next) const {
-    ByteRows x{tile.words + 4 * row, tile.scales + row, tile.group_sums + row, tile.tile};
-    results += row * P * W;
-    const int64_t stride = 4 * x.tile;  // bytes from a word to the next of the same row
+  [[gnu::noinline]] void multiply(const int8_t* x, const float* scales, const float* group_sums,
+                                  int64_t tile, float* results, const PanelCodes* next) const {
+    const int64_t stride = 4 * tile;  // bytes from a word to the next of the same row
     const auto* word = codes;
-    for (int64_t g = 0; g < groups; ++g, x.scales += x.tile, x.group_sums += x.tile) {
+    for (int64_t g = 0; g < groups; ++g, scales += tile, group_sums += tile) {
       if (next) next->prefetch<P>(g);
       ByteSums sums[M][P];
       for (int64_t i = 0; i < group_words; i += kWordsOfHalves<C>) {
 #pragma GCC unroll 4
         for (int n = 0; n < kWordsOfHalves<C>; ++n, ++word) {
 #pragma GCC unroll 2
-          for (int v = 0; v < kByteWords<kBits<C>>; ++v, x.words += stride) {
+          for (int v = 0; v < kByteWords<kBits<C>>; ++v, x += stride) {
 #pragma GCC unroll 4
             for (int m = 0; m < M; ++m) {
 #pragma GCC unroll 2
-              for (int p = 0; p < P; ++p) sums[m][p].multiply_add((*word)[v][p], x.words + 4 * m);
+              for (int p = 0; p < P; ++p) sums[m][p].multiply_add((*word)[v][p], x + 4 * m);
             }
           }
         }
@@ -98,8 +107,8 @@ struct CodeBlock {
         for (int p = 0; p < P; ++p) {
           float* at = results + (m * P + p) * W;
           Floats total = load(at);
-          total += sums[m][p].to_floats() * (affines[g][p].scales * x.scales[m]);
-          total += affines[g][p].biases * x.group_sums[m];
+          total += sums[m][p].to_floats() * (affines[g][p].scales * scales[m]);
+          total += affines[g][p].biases * group_sums[m];
           store(at, total);
         }
       }
@@ -108,18 +117,8 @@ struct CodeBlock {
 
   int64_t groups, group_words;
   Words codes[kByteBlockColumns / kCodesPerWord<kBits<C>>][kByteWords<kBits<C>>][P];
-  Affines affines[kByteBlockColumns / 32][P];
+  Affines affines[kByteBlockColumns / 32][P];  // a group has at least 32 columns
 };
-
-// Multiplies a block by the first `rows` rows of a tile of x. The first product prefetches `next`.
-template <Codes C, int P>
-void multiply_block(const CodeBlock<C, P>& block, const ByteRows& x, int64_t rows, float* results,
-                    const PanelCodes* next) {
-  for (int64_t row = 0; row < rows; row += kBlockRows, next = nullptr) {
-    with_constant<kBlockRows>(rows - row,
-                              [&]<int M>() { block.template multiply<M>(x, row, results, next); });
-  }
-}
 
 // Multiplies P panels from row `first` on, of which `rows` rows exist, by the rows of x of a part.
 template <Codes C, typename T, int P>
@@ -137,12 +136,19 @@ void multiply_panels(const LinearTask& t, const LinearRange& range, const Weight
     codes.at += count * codes.group_bytes;
     PanelCodes next = codes;
     if (g + count == groups) next.at += (P - 1) * codes.panel_bytes;  // of the next panels
+    const PanelCodes* prefetched = &next;
+    float* tile_results = results;
     for (int64_t m = range.first_token; m < range.last_token; m += kByteTokens) {
       const int64_t tile = std::min<int64_t>(kByteTokens, t.rows - m), at = m * groups + g * tile;
-      const ByteRows x{t.x_integers + at * w.group, t.x_scales + at, t.x_group_sums + at, tile};
-      multiply_block(block, x, std::min<int64_t>(kByteTokens, range.last_token - m),
-                     results + (m - range.first_token) * P * W,
-                     m == range.first_token ? &next : nullptr);
+      const int8_t* x = t.x_integers + at * w.group;
+      const float *scales = t.x_scales + at, *group_sums = t.x_group_sums + at;
+      for (int64_t row = 0; row < tile; row += kByteBlockRows, prefetched = nullptr) {
+        with_constant<kByteBlockRows>(tile - row, [&]<int M>() {
+          block.template multiply<M>(x + 4 * row, scales + row, group_sums + row, tile,
+                                     tile_results + row * P * W, prefetched);
+        });
+      }
+      tile_results += tile * P * W;
     }
   }
   with_type(t.type, [&]<typename Y>(Y*) {
@@ -158,25 +164,22 @@ void multiply_panels(const LinearTask& t, const LinearRange& range, const Weight
   });
 }
 
-// Computes a part. `scratch` has memory for W interleaved rows, used if w is plain, and then for
-// 2 W results of each row of x.
+// Computes a part. `scratch` has memory for P * W results of each row of x, and then for W
+// interleaved rows, used if w is plain.
 template <Codes C, typename T>
 void multiply_byte_blocks(const LinearTask& t, const LinearRange& range, float* scratch) {
   int64_t first = range.first_row;
   if (t.w->interleaved) {
-    for (; first + 2 * W <= range.last_row; first += 2 * W) {
-      multiply_panels<C, T, 2>(t, range, *t.w, first, 2 * W, scratch);
+    constexpr int kRows = kBlockPanels * W;
+    for (; first + kRows <= range.last_row; first += kRows) {
+      multiply_panels<C, T, kBlockPanels>(t, range, *t.w, first, kRows, scratch);
     }
   }
   for (; first < range.last_row; first += W) {
     const int64_t rows = std::min<int64_t>(W, range.last_row - first);
-    Weights w = *t.w;
-    float* results = scratch;
-    if (!w.interleaved) {
-      w = interleave_rows(*t.w, first, rows, scratch);
-      results += RowSizes(w).floats(W);
-    }
-    multiply_panels<C, T, 1>(t, range, w, first, rows, results);
+    const Weights w =
+        t.w->interleaved ? *t.w : interleave_rows(*t.w, first, rows, scratch + block_results(t));
+    multiply_panels<C, T, 1>(t, range, w, first, rows, scratch);
   }
 }
 

@@ -1,10 +1,12 @@
 // Products with activations in 8 bits: W interleaved rows of w times some rows of x.
 //
 // Weights with `byte_activations` are multiplied so, in decode and in prefill. (On AMX, prompts in
-// bfloat16 are multiplied as with other weights, and tiles multiply several rows.) In each group of a
-// row x is scale * q with |q| <= 127. One product of bytes takes the place of two (see gemv.h), and
-// results are less exact: the error of a number of x is at most 1/254 of the largest one of its
-// group.
+// bfloat16 are multiplied as with other weights, and tiles multiply several rows. On AVX2,
+// matmul/integer/byte_blocks.h multiplies many rows.)
+//
+// In each group of a row x is scale * q with |q| <= 127. One product of bytes takes the place of
+// two (see gemv.h), and results are less exact: the error of a number of x is at most 1/254 of the
+// largest one of its group.
 //
 // The bias of a group is multiplied by the sum of the rounded numbers. A weight, scale * code +
 // bias, then meets one error of x. With the sum of the exact numbers the code alone would meet it,
@@ -118,6 +120,8 @@ void multiply_in_bytes(const LinearTask& t, const Weights& w, ByteRows x, int64_
       for (int n = 0; n < kWords; ++n, codes += W) {
         if (n % Prefetch::kWordsOfLine == 0) prefetch.codes(codes);
         const CodeBytes<C> bytes(codes);
+        // The sum of a row would wait for itself if all codes of a word met one row after the
+        // other.
 #pragma GCC unroll 2
         for (int v = 0; v < kByteWords<kBits<C>>; ++v, x.words += stride) {
 #pragma GCC unroll 16

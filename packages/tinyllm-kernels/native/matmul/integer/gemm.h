@@ -47,6 +47,7 @@ struct IntegerBlock {
     uint32_t* to = pairs;
     for (int64_t i = 0; i < (last - first) * group_words; ++i, codes += W) {
       const CodePairs<C> unpacked(codes);
+      // In a loop that is not unrolled, GCC would store the pairs and copy them in halves.
 #pragma GCC unroll 4
       for (int n = 0; n < kXWords<kBits<C>>; ++n, to += W) {
         std::memcpy(to, &unpacked.pairs[n], sizeof(Words));

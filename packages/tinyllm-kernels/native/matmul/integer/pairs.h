@@ -38,7 +38,8 @@ struct CodePairs {
     Words word;
     std::memcpy(&word, from, sizeof word);
     if constexpr (C == Codes::e2m1) {
-      // Even and odd codes as bytes; a byte of each 16-bit half belongs to one pair.
+      // Looks up even and odd codes as bytes. Pair n has codes n and n + 4, one in each 16-bit
+      // half.
       const Words even = e2m1_bytes(word & 0x0f0f0f0fu), odd = e2m1_bytes(word >> 4 & 0x0f0f0f0fu);
       pairs[0] = even & 0x00ff00ffu;
       pairs[1] = odd & 0x00ff00ffu;

@@ -38,11 +38,13 @@
 #define TINYLLM_INTEGERS "matmul/integer/vnni.h"
 #elif defined(__AVX2__)
 #define TINYLLM_INTEGERS "matmul/integer/avx2.h"
-#if !defined(__AVX512F__)
-#define TINYLLM_BYTE_BLOCKS  // matmul/integer/byte_blocks.h
-#endif
 #elif defined(__ARM_FEATURE_DOTPROD)
 #define TINYLLM_INTEGERS "matmul/integer/neon.h"
+#endif
+
+// Defined if matmul/integer/byte_blocks.h multiplies many rows of x in 8 bits: with AVX2 alone.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+#define TINYLLM_BYTE_BLOCKS
 #endif
 
 namespace tinyllm::TINYLLM_TIER {
