@@ -74,7 +74,7 @@ struct CodeBlock {
   // of x has `tile` rows. Prefetches `next` unless it is null, a group at a time: one burst would
   // stall on memory.
   //
-  // Not inlined, because GCC would keep the sums in memory. That takes twice as long.
+  // Not inlined, because GCC would keep the sums in memory, which takes 1.6 times as long.
   template <int M>
   [[gnu::noinline]] void multiply(const int8_t* x, const float* scales, const float* group_sums,
                                   int64_t tile, float* results, const PanelCodes* next) const {
@@ -151,6 +151,7 @@ void multiply_panels(const LinearTask& t, const LinearRange& range, const Weight
       tile_results += tile * P * W;
     }
   }
+  // The type is looked up once: for each vector, the lookup alone takes 4 percent of a prompt.
   with_type(t.type, [&]<typename Y>(Y*) {
     for (int64_t m = range.first_token; m < range.last_token; ++m) {
       for (int64_t n = 0; n < P * W; n += W, results += W) {
