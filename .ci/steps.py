@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -123,8 +124,16 @@ class Outcome:
 class Runner:
     """Runs steps in processes that end with this one."""
 
-    def __init__(self) -> None:
-        """Start nothing yet."""
+    def __init__(self, bytecode: Path) -> None:
+        """Start nothing yet.
+
+        Args:
+            bytecode: a folder for Python's bytecode. Tests start several hundred processes, and
+                images of containers often forbid bytecode, so that each compiles its imports. Each
+                step has a folder of its own, because the hook that checks signatures also stores
+                what it imports and does not check under the name for checked modules.
+        """
+        self._bytecode = bytecode
         self._running: set[subprocess.Popen[str]] = set()
         self._stopped = False
 
@@ -146,9 +155,12 @@ class Runner:
         if self._stopped:
             return Outcome(name, failed=True, seconds=0.0, processor_seconds=0.0, output="")
         print(f"=== {name}", flush=True)
+        environ = os.environ | {"PYTHONPYCACHEPREFIX": str(self._bytecode / name)}
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)
         process = subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", step.commands],
             cwd=ROOT,
+            env=environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -204,12 +216,13 @@ def main() -> int:
         signal.signal(number, lambda *_: sys.exit(1))
     began = time.monotonic()
     outcomes = []
-    for outcome in Runner().run(steps, chosen.jobs):
-        state = "failed" if outcome.failed else "passed"
-        used = f"{outcome.processor_seconds:.0f} s of processor time"
-        print(f"\n=== {outcome.name}: {state} after {outcome.seconds:.0f} s, {used}")
-        print(outcome.output, flush=True)
-        outcomes.append(outcome)
+    with tempfile.TemporaryDirectory() as bytecode:
+        for outcome in Runner(Path(bytecode)).run(steps, chosen.jobs):
+            state = "failed" if outcome.failed else "passed"
+            used = f"{outcome.processor_seconds:.0f} s of processor time"
+            print(f"\n=== {outcome.name}: {state} after {outcome.seconds:.0f} s, {used}")
+            print(outcome.output, flush=True)
+            outcomes.append(outcome)
     failed = [outcome.name for outcome in outcomes if outcome.failed]
     seconds = time.monotonic() - began
     print(f"=== {len(outcomes)} steps in {seconds:.0f} s, failed: {', '.join(failed) or 'none'}")
