@@ -80,8 +80,10 @@ def run(settings: Settings) -> None:
         prepare_environment()  # before anything imports Ray
     from tinyllm_serve import group  # imports MLX, which --help does not need
     from tinyllm_serve.json_log import configure_log
+    from tinyllm_serve.malloc import return_large_blocks
 
     configure_log()
+    return_large_blocks()
     if settings.ray:
         from tinyllm_serve.replicas.front import run_replicas  # imports Ray, which is an extra
 

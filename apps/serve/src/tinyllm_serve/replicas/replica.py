@@ -13,6 +13,7 @@ from starlette.types import Message
 from tinyllm_serve.application import make_endpoints
 from tinyllm_serve.http.middleware import LogFields
 from tinyllm_serve.json_log import configure_log
+from tinyllm_serve.malloc import return_large_blocks
 from tinyllm_serve.replicas.exchange import ReplicaRequest, RequestSummary, exchange
 from tinyllm_serve.service import Service
 from tinyllm_serve.settings import Settings
@@ -30,6 +31,7 @@ class Replica:
         """
         os.environ.setdefault("TINYLLM_NUM_THREADS", str(threads))
         configure_log()
+        return_large_blocks()
         self._service = Service(settings)
         self._endpoints = make_endpoints(self._service)
         self._loading = asyncio.Lock()
