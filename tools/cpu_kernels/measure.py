@@ -12,6 +12,7 @@ from typing import Any
 
 from cpu_kernels.parts import Part
 from tinyllm_bench.errors import BenchError, UsageError
+from tinyllm_bench.report.json_text import json_text
 
 FORMAT = "tinyllm-cpu-kernels/1"
 
@@ -58,7 +59,7 @@ class Document:
     def write(self, path: Path) -> None:
         """Write the document."""
         content = {"format": FORMAT, "parts": dict(sorted(self.parts.items()))}
-        path.write_text(json.dumps(content, indent=1) + "\n")
+        path.write_text(json_text(content) + "\n")
 
 
 def measure_part(part: Part, libraries: Mapping[str, str]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Report of a roofline: a table, JSON and an image."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 from roofline.kernels import Kernel
 from roofline.limits import Limits, intensity
 from tinyllm_bench.machine import Machine
+from tinyllm_bench.report.json_text import json_text
 from tinyllm_bench.report.report import result_row
 from tinyllm_bench.report.tables import duration, new_table, number, percent, report_console
 
@@ -84,7 +84,7 @@ def json_report(machine: Machine, name: str, limits: Limits, kernels: Sequence[K
             for kernel in kernels
         ],
     }
-    return json.dumps(document, indent=2)
+    return json_text(document)
 
 
 def draw_roofline(

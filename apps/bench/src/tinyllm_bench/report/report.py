@@ -1,10 +1,10 @@
 """Report of a run, and its JSON document."""
 
-import json
 from dataclasses import asdict, dataclass, field
 
 from tinyllm_bench.ceilings import Ceilings
 from tinyllm_bench.machine import Machine
+from tinyllm_bench.report.json_text import json_text
 from tinyllm_bench.rounds import Failure, Result
 from tinyllm_bench.settings import Settings
 
@@ -46,7 +46,7 @@ def json_report(report: Report) -> str:
             asdict(each.case) | {"by": each.by, "reason": each.reason} for each in report.failures
         ],
     }
-    return json.dumps(document, indent=2)
+    return json_text(document)
 
 
 def result_row(ceilings: Ceilings | None, result: Result) -> dict[str, object]:

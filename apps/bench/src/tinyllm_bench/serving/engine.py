@@ -1,6 +1,5 @@
 """Many requests at once in one engine: `bench engine`."""
 
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from tinyllm_bench.cases.case import prepare
 from tinyllm_bench.errors import UsageError
 from tinyllm_bench.machine import Machine
 from tinyllm_bench.models.model import BenchModel
+from tinyllm_bench.report.json_text import json_text
 from tinyllm_bench.report.tables import new_table, report_console
 from tinyllm_bench.rounds import percentile
 from tinyllm_bench.serving.options import EngineOptions
@@ -174,7 +174,7 @@ def write_results(options: EngineOptions, ops: OpSet, results: Mapping[str, Load
             batches = [asdict(batch) for size in found.by_size for batch in size]
             company = asdict(found.long_prompt) if found.long_prompt else None
             document[name] = {"batches": batches, "company": company}
-        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+        sys.stdout.write(json_text(document) + "\n")
         return
     table = new_table(("by",), ("requests", "tokens/s", "times one", "gap p50", "p95 (ms)"))
     effects = new_table(

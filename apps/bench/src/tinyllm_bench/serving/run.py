@@ -1,7 +1,6 @@
 """Servers under load, one after the other: `bench serve`."""
 
 import asyncio
-import json
 import sys
 import tempfile
 from collections import Counter
@@ -12,6 +11,7 @@ from pathlib import Path
 from tinyllm_bench.command_line import notice
 from tinyllm_bench.errors import BenchError
 from tinyllm_bench.machine import Machine
+from tinyllm_bench.report.json_text import json_text
 from tinyllm_bench.report.tables import new_table, progress_line, report_console
 from tinyllm_bench.rounds import percentile
 from tinyllm_bench.serving import server as servers
@@ -84,7 +84,7 @@ def run_serve(options: ServeOptions) -> int:
             "servers": [asdict(each) for each in results],  # times are in seconds
             "notices": notices,
         }
-        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+        sys.stdout.write(json_text(document) + "\n")
     else:
         _print_results(machine, files.name, results)
     complete = len(results) == len(found) * len(loads)
