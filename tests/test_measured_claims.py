@@ -1,11 +1,11 @@
 """Speeds in README and docs equal the speeds that were measured."""
 
-import importlib.util
 import json
 import re
 from pathlib import Path
 
 import pytest
+from measured import runs
 from readme.speed import PROGRAMS, all_groups
 from tinyllm_bench.report.tables import number
 
@@ -96,10 +96,4 @@ def test_a_wrong_or_unknown_row_fails(row: str) -> None:
 
 
 def test_the_tables_of_all_runs_are_generated() -> None:
-    source = ROOT / "tools" / "measured" / "runs.py"
-    spec = importlib.util.spec_from_file_location("measured_runs", source)
-    assert spec is not None
-    assert spec.loader is not None
-    runs = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(runs)
     assert runs.PAGE.read_text() == runs.render(), "run tools/measured/runs.py"

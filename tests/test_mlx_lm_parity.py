@@ -3,36 +3,18 @@
 tools/parity.py computes the errors, also for docs/parity-tables.md. This file has the bounds.
 """
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
-
+import parity
 import pytest
 
 # Bounds on the errors, relative to the largest logit. In 16 bits, activations are rounded about ten
 # times per layer, to 11 or 8 bits. Weights are rounded in the same way on both sides.
 LOGITS = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 5e-2}
-TOOL = Path(__file__).parents[1] / "tools" / "parity.py"
-
-
-def load_tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("parity", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["parity"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-PARITY = load_tool()
 
 
 CASES = [
     (family, form)
-    for family in PARITY.FAMILIES
-    for form in PARITY.FORMATS
+    for family in parity.FAMILIES
+    for form in parity.FORMATS
     # All formats for qwen3, two for each other family. docs/parity-tables.md has all pairs.
     if family == "qwen3" or str(form) in ("not packed", "4-bit, group 64")
 ]
@@ -40,13 +22,13 @@ CASES = [
 
 @pytest.mark.parametrize(("family", "form"), CASES, ids=str)
 def test_logits_and_greedy_tokens_are_those_of_mlx_lm(
-    family: str, form: object, monkeypatch: pytest.MonkeyPatch
+    family: str, form: parity.Format, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # mlx-lm takes 0.1 s per token, so one model runs all steps. docs/parity-tables.md has all steps
     # of all models, and tests of tinyllm-qwen compare 64 steps with those of transformers.
     if (family, str(form)) != ("qwen3", "not packed"):
-        monkeypatch.setattr(PARITY, "STEPS", 12)
-    for row in PARITY.against_mlx_lm(family, form):
+        monkeypatch.setattr(parity, "STEPS", 12)
+    for row in parity.against_mlx_lm(family, form):
         for dtype, error in row.logits.items():
             assert error < LOGITS[dtype], row
-        assert row.greedy == PARITY.STEPS, row
+        assert row.greedy == parity.STEPS, row

@@ -1,11 +1,9 @@
 """docs/parity.md sums up the rows of docs/parity-tables.md, which tools/parity.py writes."""
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
+import parity
 import pytest
 from tinyllm_ops.testing import TOLERANCE
 
@@ -14,33 +12,22 @@ DOCS = ROOT / "docs"
 GREEDY = 64
 
 
-def load_tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("parity_page", ROOT / "tools" / "parity.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["parity_page"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-PARITY = load_tool()
 TABLES = (DOCS / "parity-tables.md").read_text(encoding="utf-8")
-ROWS = PARITY.read_tables(TABLES)
+ROWS = parity.read_tables(TABLES)
 
 
 def test_the_summary_is_that_of_the_tables() -> None:
-    assert PARITY.summary(ROWS) in (DOCS / "parity.md").read_text(encoding="utf-8")
+    assert parity.summary(ROWS) in (DOCS / "parity.md").read_text(encoding="utf-8")
 
 
 def test_the_tables_are_read_as_they_are_written() -> None:
-    assert PARITY.tables(ROWS) == TABLES
+    assert parity.tables(ROWS) == TABLES
 
 
 def test_the_tables_have_every_family_and_format() -> None:
-    models = {f"{family}, {form}" for family in PARITY.FAMILIES for form in PARITY.FORMATS}
+    models = {f"{family}, {form}" for family in parity.FAMILIES for form in parity.FORMATS}
     assert {row.model for row in ROWS if row.oracle == "mlx-lm"} == models
-    golden = {folder.name for folder in PARITY.GOLDENS.iterdir()}
+    golden = {folder.name for folder in parity.GOLDENS.iterdir()}
     assert {row.model for row in ROWS if row.oracle == "transformers"} == golden
 
 

@@ -25,9 +25,9 @@ def render() -> str:
     parts = [HEAD]
     for path in sorted(FOLDER.glob("*.json")):
         document = json.loads(path.read_text())
-        if "parts" in document:
-            lines = _parts(document)
-        elif "results" in document:
+        if "parts" in document:  # of tools/cpu_kernels, which draws its own tables
+            continue
+        if "results" in document:
             lines = _bench(document)
         elif "curves" in document:
             lines = _roofline(document)
@@ -73,19 +73,6 @@ def _bench(document: Document) -> Iterator[str]:
             number(row["tflops"]) if computes else "",
             percent(row["share_of_compute"]) if computes else "",
         )
-
-
-def _parts(document: Document) -> Iterator[str]:
-    """Yield the tables of all runs of `tools/cpu_kernels`."""
-    for name, part in document["parts"].items():
-        settings = [f"{name}={value}" for name, value in part["environment"].items()]
-        yield f"### {name}"
-        yield ""
-        yield f"    {' '.join([*settings, part['command']])}"
-        yield ""
-        for each in part["documents"]:
-            yield from _bench(each) if "results" in each else _engine(each)
-            yield ""
 
 
 def _roofline(document: Document) -> Iterator[str]:
