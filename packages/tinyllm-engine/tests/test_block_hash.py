@@ -1,3 +1,5 @@
+from array import array
+
 from hypothesis import given
 from hypothesis import strategies as st
 from tinyllm_engine.kv.block_manager import block_hashes
@@ -32,3 +34,9 @@ def test_texts_with_different_salts_share_no_hashes(text: list[int], a: str, b: 
     assert (first == second) is (a == b)
     assert a == b or not set(first) & set(second)
     assert block_hashes(text, 1, first[:1], salt=a) == first
+
+
+def test_no_salt_imitates_a_page() -> None:
+    first, second = list(range(32, 48)), list(range(300, 316))
+    salt = array("I", first).tobytes().decode()
+    assert block_hashes(second, 16, salt=salt)[0] not in block_hashes(first + second, 16)

@@ -1,6 +1,5 @@
 """The options of the command line, and their checks."""
 
-import math
 import secrets
 from dataclasses import dataclass, field
 
@@ -82,8 +81,8 @@ class Settings:
         if self.max_tokens is not None:
             _check("--max-tokens", self.max_tokens, "at least 1", self.max_tokens >= 1)
         if self.temperature is not None:
-            valid = 0 <= self.temperature < math.inf
-            _check("--temperature", self.temperature, "a finite number of at least 0", valid)
+            valid = 0 <= self.temperature <= 1e10
+            _check("--temperature", self.temperature, "from 0 to 1e10", valid)
         if self.top_k is not None:
             valid = 0 <= self.top_k < 2**31
             _check("--top-k", self.top_k, "from 0 (all tokens) to 2^31 - 1", valid)
@@ -93,8 +92,8 @@ class Settings:
             _check("--min-p", self.min_p, "from 0 to 1", 0 <= self.min_p <= 1)
         penalty = self.repetition_penalty
         if penalty is not None:
-            valid = 0 < penalty < math.inf
-            _check("--repetition-penalty", penalty, "a finite number above 0 (1 is off)", valid)
+            valid = 1e-10 <= penalty <= 1e10
+            _check("--repetition-penalty", penalty, "from 1e-10 to 1e10 (1 is off)", valid)
         if self.seed is not None:
             _check("--seed", self.seed, "from 0 to 2^64 - 1", 0 <= self.seed < 2**64)
         if "" in self.stop:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -221,17 +222,21 @@ class AsyncEngine:
         """Wait until the grammar of a request is compiled. Other requests go on meanwhile."""
         if request.grammar is None:
             return None
-        future = asyncio.wrap_future(
-            self._started.grammars.prepare(request.grammar, request.tenant)
+        compiling = self._started.grammars.prepare(request.grammar, request.tenant)
+        # `asyncio.wrap_future` reports an error if `fail` has settled its future before.
+        compiled: asyncio.Future[CompiledGrammar] = self._loop.create_future()
+        compiling.add_done_callback(
+            lambda done: self._loop.call_soon_threadsafe(_copy_result, compiled, done)
         )
-        give_up = partial(_fail, future)
+        give_up = partial(_fail, compiled)
         self._pending.add(give_up)
         try:
-            return await asyncio.wait_for(future, MAX_SECONDS)
+            return await asyncio.wait_for(compiled, MAX_SECONDS)
         except TimeoutError:
             raise too_slow(request.grammar) from None
         finally:
             self._pending.discard(give_up)
+            compiling.cancel()  # no effect once it is compiled
 
     async def _call(self, function: Callable[[Engine], T]) -> T:
         """Call a function in the engine's thread, between two steps; return its result."""
@@ -272,7 +277,7 @@ class AsyncEngine:
                     reason = f"the engine has failed: {MAX_FAILURES} steps failed in succession"
             if reason is None and self._engine.settings.prefix_path is not None:
                 self._engine.save_prefixes()
-        except Exception:
+        except BaseException:  # a panic of llguidance is no Exception
             _log.exception("the engine has failed")
             if self._failing is not None:
                 self._failing()
@@ -362,3 +367,12 @@ def _resolve(answer: asyncio.Future[T], result: T) -> None:
 def _fail(answer: asyncio.Future[T], error: BaseException) -> None:
     if not answer.done():
         answer.set_exception(error)
+
+
+def _copy_result(answer: asyncio.Future[T], done: Future[T]) -> None:
+    if done.cancelled():
+        answer.cancel()
+    elif (error := done.exception()) is not None:
+        _fail(answer, error)
+    else:
+        _resolve(answer, done.result())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 
@@ -65,8 +66,10 @@ class EngineSettings:
             number = getattr(self, name)
             if number < least:
                 raise ValueError(f"{name}: expected at least {least}, got {number}")
-        if not self.step_seconds > 0:
-            raise ValueError(f"step_seconds: expected more than 0, got {self.step_seconds}")
+        if not 0 < self.step_seconds < inf:
+            raise ValueError(
+                f"step_seconds: expected a finite number above 0, got {self.step_seconds}"
+            )
         for name in ("memory_bytes", "prefix_cache_bytes", "snapshot_bytes"):
             number = getattr(self, name)
             if number is not None and number < 0:

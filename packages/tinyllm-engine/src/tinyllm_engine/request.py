@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import SupportsIndex
 
 from tinyllm_qwen import QwenConfig, Sampler, SamplingParams, TextTooLongError
 from tinyllm_qwen.generate import check_prompt as check_model_prompt
@@ -87,9 +89,10 @@ class Request:
         ignore_end: True to continue after end tokens, for benchmarks.
 
     Raises:
-        RequestError: if the prompt is empty, `max_tokens` is below 1, `weight` is not a finite
-            number above 0, or both `ignore_end` and a grammar are set. The texts of a grammar end
-            with an end token.
+        RequestError: if the prompt is empty, a token id, `max_tokens` or `priority` is not an
+            integer, `max_tokens` is below 1, `weight` is not a finite number above 0, both
+            `ignore_end` and a grammar are set, because the texts of a grammar end with an end
+            token, or an embedding has settings of an answer.
     """
 
     prompt: Sequence[int]
@@ -110,12 +113,28 @@ class Request:
         """Check the fields that can be checked without a model."""
         if not self.prompt:
             raise RequestError("prompt: expected at least one token, got none")
+        # Copies, because the caller may change the originals.
+        prompt = tuple(_integer("prompt", token) for token in self.prompt)
+        object.__setattr__(self, "prompt", prompt)
+        object.__setattr__(self, "stop", tuple(self.stop))
+        for name in ("max_tokens", "priority"):
+            object.__setattr__(self, name, _integer(name, getattr(self, name)))
         if self.max_tokens < 1:
             raise RequestError(f"max_tokens: expected at least 1, got {self.max_tokens}")
         if not 0 < self.weight < inf:
             raise RequestError(f"weight: expected a finite number above 0, got {self.weight}")
         if self.grammar is not None and self.ignore_end:
             raise RequestError("ignore_end: expected False with a grammar, whose texts end")
+        if self.embedding and (self.grammar is not None or self.stop or self.logprobs):
+            raise RequestError("embedding: expected no grammar, stop or logprobs, which it ignores")
+
+
+def _integer(name: str, number: SupportsIndex) -> int:
+    """Return a number as an int; raise RequestError if it is not an integer."""
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise RequestError(f"{name}: expected integers, got {number!r}") from None
 
 
 @dataclass(eq=False)

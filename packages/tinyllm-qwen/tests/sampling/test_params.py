@@ -6,15 +6,17 @@ import pytest
 from tinyllm_qwen.sampling.params import SamplingParams
 
 OUT_OF_RANGE: list[tuple[str, float, str]] = [
-    ("temperature", -1.0, "[0, inf)"),
-    ("temperature", math.inf, "[0, inf)"),
+    ("temperature", -1.0, "[0, 1e10]"),
+    ("temperature", math.inf, "[0, 1e10]"),
+    ("temperature", 1e39, "[0, 1e10]"),
     ("top_k", -1, "[0, inf)"),
     ("top_p", 0.0, "(0, 1]"),
     ("top_p", 1.5, "(0, 1]"),
     ("min_p", -0.1, "[0, 1]"),
     ("min_p", 1.1, "[0, 1]"),
-    ("repetition_penalty", 0.0, "(0, inf)"),
-    ("repetition_penalty", math.inf, "(0, inf)"),
+    ("repetition_penalty", 0.0, "[1e-10, 1e10]"),
+    ("repetition_penalty", math.inf, "[1e-10, 1e10]"),
+    ("repetition_penalty", 1e-39, "[1e-10, 1e10]"),
     ("presence_penalty", 2.5, "[-2, 2]"),
     ("presence_penalty", -2.5, "[-2, 2]"),
     ("frequency_penalty", 2.5, "[-2, 2]"),
@@ -51,10 +53,10 @@ def test_nan_is_refused(name: str) -> None:
     assert message_of(**{name: math.nan}).startswith(name)
 
 
-@pytest.mark.parametrize("bias", [math.nan, math.inf])
+@pytest.mark.parametrize("bias", [math.nan, math.inf, 1e39])
 def test_a_bias_that_no_score_survives_is_refused(bias: Any) -> None:
     assert message_of(logit_bias={3: bias}).startswith(  # type: ignore[arg-type]
-        "logit_bias[3]: expected a number in [-inf, inf)"
+        "logit_bias[3]: expected a number in [-inf, 1e10]"
     )
 
 
@@ -102,3 +104,16 @@ def test_equal_parameters_hash_equal_and_survive_replace_and_asdict() -> None:
     assert again == params
     assert hash(again) == hash(params)
     assert dataclasses.replace(params, logit_bias={1: 3.0}) != params
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("name", ["top_k", "top_logprobs", "seed"])
+def test_a_number_that_is_not_an_integer_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{name}: expected an integer, got 1\.5$"):
+        SamplingParams(**{name: 1.5})  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_token_id_of_the_bias_is_an_integer() -> None:
+    with pytest.raises(ValueError, match=r"^logit_bias: expected an integer, got 1\.5$"):
+        SamplingParams(logit_bias={1.5: 1.0})  # type: ignore[dict-item]

@@ -55,12 +55,14 @@ class GrammarCompiler:
         """
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
+        # A checkpoint may name an end token that the model cannot generate.
+        self._ends = sorted(each for each in tokenizer.eos_token_ids if each < vocab_size)
         # Requests with equal marks share a reasoning prefix, so its masks are computed only once.
         self._prefix = lru_cache(maxsize=_MAX_PREFIXES)(self._make_prefix)
 
     def read_vocabulary(self) -> None:
         """Sort the vocabulary into a tree now, which the first `compile` does otherwise."""
-        if self._tokenizer.eos_token_ids:
+        if self._ends:
             _ = self._tree
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
@@ -70,7 +72,7 @@ class GrammarCompiler:
             ValueError: if the grammar exceeds a limit of `limits`, or is not valid, with the reason
                 of llguidance, or if the tokenizer has no end token.
         """
-        if not self._tokenizer.eos_token_ids:
+        if not self._ends:
             raise ValueError(
                 f"{grammar.name}: expected a tokenizer with an end token, got none: use another "
                 "tokenizer"
@@ -97,7 +99,7 @@ class GrammarCompiler:
 
     @cached_property
     def _tree(self) -> LLTokenizer:
-        return token_tree(self._tokenizer, self._words)
+        return token_tree(self._tokenizer, self._words, self._ends)
 
 
 def _invalid(grammar: Grammar, reason: str) -> ValueError:

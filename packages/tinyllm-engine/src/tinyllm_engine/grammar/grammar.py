@@ -53,7 +53,13 @@ class Grammar:
 
     @classmethod
     def choice(cls, texts: Sequence[str], after: str | None = None) -> Grammar:
-        """Make a grammar that allows each of the given texts. No text may be empty."""
+        """Make a grammar that allows each of the given texts. No text may be empty.
+
+        Raises:
+            ValueError: if there are no texts.
+        """
+        if not texts:
+            raise ValueError("texts: expected at least one, got none")
         return cls.lark(f"start: {' | '.join(map(json.dumps, texts))}", after)
 
     @classmethod

@@ -11,17 +11,19 @@ def token_bytes(tokenizer: Tokenizer, vocab_size: int) -> list[bytes]:
     return [tokenizer.token_bytes(token) for token in range(vocab_size)]
 
 
-def token_tree(tokenizer: Tokenizer, words: list[bytes]) -> LLTokenizer:
-    """Return the tree of the tokens with the bytes `words`. 152,000 tokens take about a second."""
-    ends = sorted(tokenizer.eos_token_ids)
-    return LLTokenizer(TokenizerWrapper(_Vocabulary(tokenizer, words)), eos_token=ends)
+def token_tree(tokenizer: Tokenizer, words: list[bytes], ends: list[int]) -> LLTokenizer:
+    """Return the tree of the tokens with the bytes `words`. 152,000 tokens take about a second.
+
+    `ends` are the end tokens, at least one.
+    """
+    return LLTokenizer(TokenizerWrapper(_Vocabulary(tokenizer, words, ends[0])), eos_token=ends)
 
 
 class _Vocabulary:
     """The vocabulary with the attribute names that llguidance expects of a tokenizer."""
 
-    def __init__(self, tokenizer: Tokenizer, words: list[bytes]) -> None:
-        self.eos_token_id = min(tokenizer.eos_token_ids)
+    def __init__(self, tokenizer: Tokenizer, words: list[bytes], end: int) -> None:
+        self.eos_token_id = end
         self.bos_token_id = tokenizer.bos_token_id
         self.tokens = words
         self.special_token_ids = sorted(tokenizer.special_token_ids)

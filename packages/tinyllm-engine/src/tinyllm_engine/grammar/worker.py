@@ -104,7 +104,9 @@ class GrammarWorker:
             if job is None:
                 job = _Job(key)
                 queue = self._queues.setdefault(tenant, deque())
-                if sum(each.is_wanted for each in queue) >= MAX_QUEUED:
+                if len(queue) >= MAX_QUEUED:
+                    self._drop_unwanted(queue)
+                if len(queue) >= MAX_QUEUED:
                     raise EngineFullError(MAX_QUEUED)
                 queue.append(job)
                 self._jobs[key] = job
@@ -135,22 +137,32 @@ class GrammarWorker:
                     waiter.cancel()
             self._changed.notify()
 
+    def _drop_unwanted(self, queue: deque[_Job]) -> None:
+        """Remove the grammars whose callers have all given up."""
+        wanted = [job for job in queue if job.is_wanted]
+        for job in queue:
+            if not job.is_wanted:
+                del self._jobs[job.key]
+        queue.clear()
+        queue.extend(wanted)
+
     def _run(self) -> None:
+        # A panic of llguidance is a BaseException.
         try:
             self._compiler.read_vocabulary()
-        except Exception as raised:  # pass every error on to the caller
+        except BaseException as raised:  # pass every error on to the caller
             self._vocabulary.set_exception(raised)
         else:
             self._vocabulary.set_result(None)
         while (job := self._next()) is not None:
-            error: Exception | None = None
+            error: BaseException | None = None
             compiled = None
             started = time.thread_time()
             try:
                 compiled = self._compiler.compile(job.key[1])
             except ValueError as raised:
                 error = RequestError(str(raised))
-            except Exception as raised:  # pass every error on to the callers
+            except BaseException as raised:  # pass every error on to the callers
                 error = raised
             self._finish(job, compiled, error, time.thread_time() - started)
 
@@ -173,7 +185,7 @@ class GrammarWorker:
         self,
         job: _Job,
         compiled: CompiledGrammar | None,
-        error: Exception | None,
+        error: BaseException | None,
         seconds: float,
     ) -> None:
         with self._changed:

@@ -26,13 +26,10 @@ def block_hashes(
         known: block hashes of the first pages, computed earlier with the same salt.
         salt: text that stands before the first page. Texts with different salts share no hashes.
     """
-    # The first page has no page before. A hash of the salt has a fixed length, so that no salt
-    # can imitate the first tokens of a page.
-    root = (
-        blake2b(salt.encode(errors="surrogatepass"), digest_size=HASH_BYTES).digest()
-        if salt
-        else b""
-    )
+    # The first page has no page before. The hash of the salt has a fixed length and is not the one
+    # of a page, so that no salt can imitate the tokens of a page.
+    text = salt.encode(errors="surrogatepass")
+    root = blake2b(text, digest_size=HASH_BYTES, person=b"salt").digest() if salt else b""
     hashes = list(known)
     for start in range(len(hashes) * page_size, len(tokens) - page_size + 1, page_size):
         page = array("I", tokens[start : start + page_size])

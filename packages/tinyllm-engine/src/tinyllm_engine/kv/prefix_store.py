@@ -22,7 +22,7 @@ from tinyllm_engine.kv.block_manager import HASH_BYTES, BlockManager
 from tinyllm_engine.kv.page_pool import PooledCache
 from tinyllm_engine.kv.snapshot_store import SnapshotStore
 
-_FORMAT = "3"
+_FORMAT = "4"
 """The version of the format. Raise it if the file, the block hashes or the page layout change."""
 
 _HASHES = "hashes"

@@ -96,7 +96,7 @@ class Shares:
         return max(above, key=self.page_use, default=None)
 
     def _seat_share(self, tenant: str) -> int:
-        return max(1, int(self._max_running * self._weights[tenant] / self._total))
+        return max(1, int(self._max_running * (self._weights[tenant] / self._total)))
 
     def _page_share(self, tenant: str) -> int:
-        return int(self._num_pages * self._weights[tenant] / self._total)
+        return int(self._num_pages * (self._weights[tenant] / self._total))

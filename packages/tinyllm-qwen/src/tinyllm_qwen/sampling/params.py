@@ -1,12 +1,20 @@
 """The sampling parameters of a request, checked by their constructor."""
 
-import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import SupportsIndex
 
 _GREEDY_BELOW = 1e-5
 """The temperature below which decoding is greedy, as in vLLM, because scores divided by a smaller
 number may overflow float32."""
+
+
+_LARGEST = 1e10
+"""The largest temperature, penalty and bias. A score that is changed by all of them still fits
+float32; an infinite score would make others NaN."""
+
+_INTEGERS = ("top_k", "top_logprobs", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +37,7 @@ class SamplingParams:
         top_logprobs: the number of most likely tokens to report with each chosen token.
 
     Raises:
-        ValueError: if a setting is NaN or out of range.
+        ValueError: if a setting is NaN or out of range, or not an integer where one is needed.
     """
 
     temperature: float = 0.0
@@ -46,13 +54,21 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         """Check every range."""
+        for name in _INTEGERS:
+            if (number := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _integer(name, number))
+        # Copy the mapping, because the caller may change the original.
+        biases = {_integer("logit_bias", each): bias for each, bias in self.logit_bias.items()}
+        object.__setattr__(self, "logit_bias", biases)
         # Every comparison with NaN is false, so NaN fails each of these checks.
-        _require("temperature", self.temperature, "in [0, inf)", 0 <= self.temperature < math.inf)
+        temperature = self.temperature
+        _require("temperature", temperature, "in [0, 1e10]", 0 <= temperature <= _LARGEST)
         _require("top_k", self.top_k, "in [0, inf)", self.top_k >= 0)
         _require("top_p", self.top_p, "in (0, 1]", 0 < self.top_p <= 1)
         _require("min_p", self.min_p, "in [0, 1]", 0 <= self.min_p <= 1)
         penalty = self.repetition_penalty
-        _require("repetition_penalty", penalty, "in (0, inf)", 0 < penalty < math.inf)
+        holds = 1 / _LARGEST <= penalty <= _LARGEST
+        _require("repetition_penalty", penalty, "in [1e-10, 1e10]", holds)
         penalty = self.presence_penalty
         _require("presence_penalty", penalty, "in [-2, 2]", -2 <= penalty <= 2)
         penalty = self.frequency_penalty
@@ -62,9 +78,7 @@ class SamplingParams:
             _require("seed", self.seed, "in [0, 2^64)", 0 <= self.seed < 2**64)
         for token, bias in self.logit_bias.items():
             _require("logit_bias", token, "in [0, vocabulary size)", token >= 0)
-            _require(f"logit_bias[{token}]", bias, "in [-inf, inf)", bias < math.inf)
-        # Copy the mapping, because the caller may change the original.
-        object.__setattr__(self, "logit_bias", dict(self.logit_bias))
+            _require(f"logit_bias[{token}]", bias, "in [-inf, 1e10]", bias <= _LARGEST)
 
     @property
     def is_greedy(self) -> bool:
@@ -76,6 +90,13 @@ class SamplingParams:
         """True if the score of a token depends on the tokens before it."""
         penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
         return penalties != (1, 0, 0)
+
+
+def _integer(name: str, number: SupportsIndex) -> int:
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise ValueError(f"{name}: expected an integer, got {number!r}") from None
 
 
 def _require(name: str, value: float | int, expected: str, holds: bool) -> None:

@@ -1,0 +1,99 @@
+"""The queue of grammars, and its callers that give up."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tinyllm_engine import (
+    AsyncEngine,
+    Engine,
+    EngineClosedError,
+    EngineFullError,
+    Grammar,
+    Request,
+)
+from tinyllm_engine.grammar.compiler import CompiledGrammar, GrammarCompiler
+from tinyllm_engine.grammar.worker import MAX_QUEUED, GrammarWorker
+from tinyllm_qwen import Qwen, Tokenizer, load
+from tinyllm_qwen.testing import random_checkpoint
+
+Model = tuple[Qwen, Tokenizer]
+
+
+@pytest.fixture
+def release(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """A compiler that waits until this event is set."""
+    event, compile_now = threading.Event(), GrammarCompiler.compile
+
+    def wait(compiler: GrammarCompiler, grammar: Grammar) -> CompiledGrammar:
+        assert event.wait(30)
+        return compile_now(compiler, grammar)
+
+    monkeypatch.setattr(GrammarCompiler, "compile", wait)
+    yield event
+    event.set()
+
+
+def test_cancelled_grammars_take_no_place_in_the_queue(
+    pico: Model, release: threading.Event
+) -> None:
+    worker = GrammarWorker(GrammarCompiler(pico[1], 2048))
+    running = worker.prepare(Grammar.regex("x"))
+    while worker._queues:
+        pass  # until the compiler has the first grammar
+    for index in range(10 * MAX_QUEUED):
+        worker.prepare(Grammar.regex(f"a{index}")).cancel()
+    assert len(worker._jobs) <= MAX_QUEUED + 1
+    wanted = [worker.prepare(Grammar.regex(f"b{index}")) for index in range(MAX_QUEUED)]
+    with pytest.raises(EngineFullError):
+        worker.prepare(Grammar.regex("c"))
+    release.set()
+    for future in [running, *wanted]:
+        assert isinstance(future.result(30), CompiledGrammar)
+    worker.close()
+
+
+def test_an_end_token_outside_the_vocabulary_is_left_out(tmp_path: Path) -> None:
+    folder = random_checkpoint(tmp_path / "model", "{{ messages[0]['content'] }}")
+    config = json.loads((folder / "config.json").read_text())
+    config["eos_token_id"] = [config["eos_token_id"], config["vocab_size"]]
+    (folder / "config.json").write_text(json.dumps(config))
+    engine = Engine(*load(folder))
+    engine.grammars.wait_for_vocabulary()
+    handle = engine.add(Request([5, 6], 9, grammar=Grammar.regex("[a-c]{3}")))
+    assert len("".join(output.text for output in engine.run(handle))) == 3
+
+
+def test_an_engine_that_fails_while_a_grammar_is_compiled_logs_no_error(
+    pico: Model, release: threading.Event
+) -> None:
+    errors: list[dict[str, object]] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, error: errors.append(error))
+        engine = AsyncEngine(lambda: Engine(*pico))
+        await engine.start()
+
+        async def ask() -> None:
+            async for _ in engine.stream(Request([5, 6], 3, grammar=Grammar.regex("a"))):
+                pass
+
+        asked = asyncio.create_task(ask())
+        await asyncio.sleep(0.1)
+        engine.fail("gone")
+        with pytest.raises(EngineClosedError, match="gone"):
+            await asked
+        release.set()
+        await asyncio.sleep(0.2)
+        await engine.close()
+
+    asyncio.run(main())
+    assert errors == []
+
+
+def test_a_choice_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^texts: expected at least one, got none"):
+        Grammar.choice([])

@@ -1,0 +1,59 @@
+"""What a request may not be."""
+
+from typing import Any
+
+import pytest
+from tinyllm_engine import Engine, EngineSettings, Grammar, Request, RequestError
+from tinyllm_qwen import Qwen, Tokenizer
+
+
+def test_a_request_does_not_change_when_the_callers_prompt_does(
+    pico: tuple[Qwen, Tokenizer], prompts: list[list[int]]
+) -> None:
+    tokens = list(prompts[0])
+    engine = Engine(*pico, EngineSettings(page_size=8))
+    handle = engine.add(Request(tokens, 5, ignore_end=True))
+    for output in engine.run(handle):
+        tokens.append(output.token)
+    assert handle.usage.completion_tokens == 5
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("prompt", "settings", "named"),
+    [
+        ([1, 2.0], {}, "prompt: expected integers, got 2.0"),
+        ([1], {"max_tokens": 2.5}, "max_tokens: expected integers, got 2.5"),
+        ([1], {"priority": "low"}, "priority: expected integers, got 'low'"),
+    ],
+)
+def test_a_number_that_is_not_an_integer_is_refused(
+    prompt: Any, settings: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(RequestError) as refused:
+        Request(prompt, **settings)
+    assert str(refused.value) == named
+
+
+@pytest.mark.parametrize("answer", [{"grammar": Grammar.regex("a")}, {"stop": ["."]}])
+def test_an_embedding_has_no_answer(answer: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match=r"^embedding: expected no grammar, stop or logprobs"):
+        Request([1], embedding=True, **answer)
+
+
+def test_a_weight_of_any_size_leaves_other_tenants_alone(
+    pico: tuple[Qwen, Tokenizer], prompts: list[list[int]]
+) -> None:
+    engine = Engine(*pico, EngineSettings(page_size=8, max_running=4))
+    handles = [
+        engine.add(Request(prompts[0], 4, tenant=tenant, weight=weight))
+        for tenant, weight in 4 * [("a", 1.0), ("b", 1e308)]
+    ]
+    while engine.has_work:
+        engine.step()
+    assert {handle.finish_reason for handle in handles} <= {"stop", "length"}
+
+
+def test_settings_are_finite() -> None:
+    with pytest.raises(ValueError, match=r"^step_seconds: expected a finite number above 0"):
+        EngineSettings(step_seconds=float("inf"))
