@@ -13,8 +13,7 @@
 #include "types.h"
 
 #if defined(__AMX_TILE__)
-#include <sys/syscall.h>
-#include <unistd.h>
+#include "dispatch/tile_permission.h"
 #endif
 
 namespace tinyllm::TINYLLM_TIER {
@@ -114,9 +113,7 @@ void time_attention(const Shape& s, Type type, int bits) {
 
 int main() {
 #if defined(__AMX_TILE__)
-  // Request the tile registers, as dispatch/tiers.cpp does.
-  constexpr long arch_req_xcomp_perm = 0x1023, xtile_data = 18;
-  if (syscall(SYS_arch_prctl, arch_req_xcomp_perm, xtile_data) != 0) return 1;
+  if (!tinyllm::request_tile_registers()) return 1;
 #endif
   std::printf("%s, %d threads\n", kernels.name, thread_count());
   for (Type type : {Type::bfloat16, Type::float16, Type::float32}) {

@@ -11,8 +11,7 @@
 #include <vector>
 
 #if defined(__AMX_BF16__)
-#include <sys/syscall.h>
-#include <unistd.h>
+#include "dispatch/tile_permission.h"
 #endif
 
 #include "isa/tile_registers.h"
@@ -140,8 +139,7 @@ int main() {
         }));
 #endif
 #if defined(__AMX_BF16__)
-  constexpr long arch_req_xcomp_perm = 0x1023, xtile_data = 18;
-  if (syscall(SYS_arch_prctl, arch_req_xcomp_perm, xtile_data) == 0) {
+  if (tinyllm::request_tile_registers()) {
     print_tiles<false>("bfloat16 on tiles");
     print_tiles<true>("bfloat16 on tiles, loaded from the first-level cache");
   }

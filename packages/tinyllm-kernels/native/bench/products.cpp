@@ -15,8 +15,7 @@
 #include <vector>
 
 #if defined(__AMX_TILE__)
-#include <sys/syscall.h>
-#include <unistd.h>
+#include "dispatch/tile_permission.h"
 #endif
 
 #include "layers/products/products.h"
@@ -157,8 +156,7 @@ double median(std::vector<double> times) {
 
 int main(int count, char** arguments) {
 #if defined(__AMX_TILE__)
-  constexpr long arch_req_xcomp_perm = 0x1023, xtile_data = 18;  // as in dispatch/tiers.cpp
-  if (syscall(SYS_arch_prctl, arch_req_xcomp_perm, xtile_data) != 0) return EXIT_FAILURE;
+  if (!tinyllm::request_tile_registers()) return EXIT_FAILURE;
 #endif
   const int bits = count > 1 ? std::atoi(arguments[1]) : 4;
   const int group = count > 2 ? std::atoi(arguments[2]) : 64;

@@ -10,8 +10,7 @@
 #include "runtime/thread_pool.h"
 
 #if defined(__AMX_TILE__)
-#include <sys/syscall.h>
-#include <unistd.h>
+#include "dispatch/tile_permission.h"
 #endif
 
 namespace tinyllm::TINYLLM_TIER {
@@ -61,9 +60,7 @@ void time_mixer(int key_heads, int value_heads, int tokens, Type type, bool is_i
 
 int main() {
 #if defined(__AMX_TILE__)
-  // Request the tile registers, as dispatch/tiers.cpp does.
-  constexpr long arch_req_xcomp_perm = 0x1023, xtile_data = 18;
-  if (syscall(SYS_arch_prctl, arch_req_xcomp_perm, xtile_data) != 0) return 1;
+  if (!tinyllm::request_tile_registers()) return 1;
 #endif
   std::printf("%s, %d threads\n", kernels.name, thread_count());
   for (const int value_heads : {16, 32}) {

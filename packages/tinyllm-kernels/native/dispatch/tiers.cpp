@@ -6,9 +6,7 @@
 #include <string>
 
 #if defined(__x86_64__)
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#include "dispatch/tile_permission.h"
 #elif defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -34,21 +32,6 @@ DECLARE_TIER(neonbf16)
 #endif
 
 namespace {
-
-#if defined(__x86_64__)
-// Asks Linux for the tile registers of AMX. They triple the state that Linux saves for a thread, so
-// a process has to request them, once for all its threads. Returns false if the processor lacks AMX
-// for bfloat16 and bytes, or Linux refuses.
-bool request_tile_registers() {
-  constexpr unsigned amx_bf16 = 1u << 22, amx_tile = 1u << 24, amx_int8 = 1u << 25;
-  constexpr unsigned needed = amx_bf16 | amx_tile | amx_int8;  // in EDX of leaf 7
-  unsigned eax, ebx, ecx, edx;
-  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
-  if ((edx & needed) != needed) return false;
-  constexpr long arch_req_xcomp_perm = 0x1023, xtile_data = 18;
-  return syscall(SYS_arch_prctl, arch_req_xcomp_perm, xtile_data) == 0;
-}
-#endif
 
 struct Tier {
   const char* name;

@@ -13,11 +13,6 @@ namespace tinyllm::TINYLLM_TIER {
 template <typename T>
 class ConvChannels {
  public:
-  // Numbers of `history` for `count` channels.
-  static int64_t history_size(const CausalConvTask& t, int64_t count) {
-    return (t.width - 1) * count;
-  }
-
   // Copies the inputs before the sequence to `history`: their slot may be written before they are
   // read for the last time.
   ConvChannels(const CausalConvTask& t, const SequenceTokens& tokens, int64_t first, int64_t count,

@@ -44,24 +44,4 @@ void round_row(const Weights& w, int64_t n, uint16_t* to, float* row) {
 
 #endif
 
-#if defined(__AVX512BF16__)
-
-// The 16 numbers of a group with codes of 4 bits, rounded. `codes` are the numbers before scale and
-// bias. The table has each number twice, so that bit 4 of an index does not matter.
-inline __m512i bfloat16_table(Floats codes, Affine affine) {
-  const Shorts numbers = round_to_bfloat16(codes * affine.scale + affine.bias);
-  return _mm512_broadcast_i64x4(bit_cast<__m256i>(numbers));
-}
-
-// The numbers of 32 codes of 4 bits. Each byte becomes two indices of 16 bits, of which the
-// permutation uses the lower five bits.
-inline __m512i look_up(const uint8_t* codes, __m512i table) {
-  const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
-  const __m512i bytes = _mm512_cvtepu8_epi32(packed);
-  const __m512i indices = _mm512_or_si512(bytes, _mm512_slli_epi32(bytes, 12));
-  return _mm512_permutexvar_epi16(indices, table);
-}
-
-#endif
-
 }  // namespace tinyllm::TINYLLM_TIER
