@@ -53,7 +53,7 @@ def arguments() -> argparse.Namespace:
         description="Trains pico, the model built into tinyllm, from its corpus."
     )
     parser.add_argument(
-        "--tokens", type=float, default=25e6, help="budget in tokens (default 25e6)"
+        "--tokens", type=float, default=20e6, help="budget in tokens (default 20e6)"
     )
     parser.add_argument(
         "--minutes",

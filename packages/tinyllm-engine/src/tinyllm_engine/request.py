@@ -114,11 +114,11 @@ class Request:
         if not self.prompt:
             raise RequestError("prompt: expected at least one token, got none")
         # Copies, because the caller may change the originals.
-        prompt = tuple(_integer("prompt", token) for token in self.prompt)
-        object.__setattr__(self, "prompt", prompt)
+        object.__setattr__(self, "prompt", _integers("prompt", self.prompt))
         object.__setattr__(self, "stop", tuple(self.stop))
         for name in ("max_tokens", "priority"):
-            object.__setattr__(self, name, _integer(name, getattr(self, name)))
+            (number,) = _integers(name, [getattr(self, name)])
+            object.__setattr__(self, name, number)
         if self.max_tokens < 1:
             raise RequestError(f"max_tokens: expected at least 1, got {self.max_tokens}")
         if not 0 < self.weight < inf:
@@ -129,12 +129,13 @@ class Request:
             raise RequestError("embedding: expected no grammar, stop or logprobs, which it ignores")
 
 
-def _integer(name: str, number: SupportsIndex) -> int:
-    """Return a number as an int; raise RequestError if it is not an integer."""
+def _integers(name: str, numbers: Sequence[SupportsIndex]) -> tuple[int, ...]:
+    """Return a copy as ints; raise RequestError if a number is not an integer."""
     try:
-        return operator.index(number)
+        return tuple(map(operator.index, numbers))
     except TypeError:
-        raise RequestError(f"{name}: expected integers, got {number!r}") from None
+        wrong = next(each for each in numbers if not hasattr(each, "__index__"))
+        raise RequestError(f"{name}: expected integers, got {wrong!r}") from None
 
 
 @dataclass(eq=False)
