@@ -5,8 +5,9 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from tinyllm_engine.errors import EngineFullError
 from tinyllm_engine.grammar.constraint import Constraint
-from tinyllm_engine.request import EngineFullError, Request, RequestState
+from tinyllm_engine.request import Request, RequestState
 from tinyllm_engine.schedule.fair_share import FairShare, PassTime
 from tinyllm_engine.schedule.step import Chunk
 from tinyllm_engine.testing import SchedulerMemory, state_without_model

@@ -11,18 +11,17 @@ Load a model, add a request, and print its text:
 from tinyllm_engine.async_engine import AsyncEngine, EngineClosedError
 from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.engine import Engine
-from tinyllm_engine.grammar.grammar import Grammar
-from tinyllm_engine.kv.memory_plan import MemorySettingError
-from tinyllm_engine.output import EngineStats, Output, RequestFinishReason, TokenLogprob, Usage
-from tinyllm_engine.request import (
+from tinyllm_engine.errors import (
     EngineFullError,
     GrammarLimitError,
     PromptTooLongError,
-    Request,
     RequestError,
     RequestFailedError,
-    RequestState,
 )
+from tinyllm_engine.grammar.grammar import Grammar
+from tinyllm_engine.kv.memory_plan import MemorySettingError
+from tinyllm_engine.output import EngineStats, Output, RequestFinishReason, TokenLogprob, Usage
+from tinyllm_engine.request import Request, RequestState
 
 __all__ = [
     "AsyncEngine",

@@ -13,6 +13,7 @@ from tinyllm_qwen import Tokenizer
 from tinyllm_qwen.language_model import LanguageModel
 
 from tinyllm_engine.config import EngineSettings
+from tinyllm_engine.errors import EngineFullError, GrammarLimitError, RequestFailedError
 from tinyllm_engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from tinyllm_engine.grammar.worker import GrammarWorker
 from tinyllm_engine.kv.block_manager import BlockManager
@@ -20,13 +21,7 @@ from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_engine.kv.prefix_store import PrefixStore, make_prefix_store
 from tinyllm_engine.new_request import RequestFactory
 from tinyllm_engine.output import EngineStats, Output, RequestFinishReason, SampledToken
-from tinyllm_engine.request import (
-    EngineFullError,
-    GrammarLimitError,
-    Request,
-    RequestFailedError,
-    RequestState,
-)
+from tinyllm_engine.request import Request, RequestState
 from tinyllm_engine.runner import Runner
 from tinyllm_engine.schedule.prefill_budget import PrefillBudget
 from tinyllm_engine.schedule.scheduler import Scheduler

@@ -7,16 +7,11 @@ from tinyllm_qwen import Sampler, Tokenizer
 from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.text.output import OutputProcessor
 
+from tinyllm_engine.errors import PromptTooLongError, RequestError
 from tinyllm_engine.grammar.compiler import CompiledGrammar
 from tinyllm_engine.grammar.worker import GrammarWorker
 from tinyllm_engine.kv.block_manager import BlockManager
-from tinyllm_engine.request import (
-    PromptTooLongError,
-    Request,
-    RequestError,
-    RequestState,
-    check_prompt,
-)
+from tinyllm_engine.request import Request, RequestState, check_prompt
 
 
 class RequestFactory:

@@ -13,43 +13,11 @@ from tinyllm_qwen import QwenConfig, Sampler, SamplingParams, TextTooLongError
 from tinyllm_qwen.generate import check_prompt as check_model_prompt
 from tinyllm_qwen.text.output import OutputProcessor
 
+from tinyllm_engine.errors import PromptTooLongError, RequestError
 from tinyllm_engine.grammar.constraint import Constraint
 from tinyllm_engine.grammar.grammar import Grammar
 from tinyllm_engine.kv.block_manager import block_hashes
 from tinyllm_engine.output import Output, RequestFinishReason, SampledToken, Usage
-
-
-class RequestError(ValueError):
-    """The engine can never serve the request. The message says what to change."""
-
-
-class PromptTooLongError(RequestError):
-    """The prompt leaves no space for an answer in the context of the model, or in the pages."""
-
-
-class EngineFullError(RuntimeError):
-    """The queue of the engine is full.
-
-    Attributes:
-        retry_after: seconds after which the client should send the request again.
-    """
-
-    retry_after = 1.0
-
-    def __init__(self, waiting: int) -> None:
-        """Make the message from the length of the queue."""
-        super().__init__(f"{waiting} requests are waiting: try again in {self.retry_after:.0f} s")
-
-
-class RequestFailedError(RuntimeError):
-    """The request ended because the steps that computed it failed."""
-
-
-class GrammarLimitError(RuntimeError):
-    """The grammar of a request was given up, because its masks take too much time or memory.
-
-    The text of the request so far is incomplete. The message says what to change.
-    """
 
 
 def check_prompt(prompt: Sequence[int], config: QwenConfig) -> None:

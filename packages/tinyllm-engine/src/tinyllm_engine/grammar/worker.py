@@ -9,9 +9,9 @@ from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 
+from tinyllm_engine.errors import EngineFullError, RequestError
 from tinyllm_engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from tinyllm_engine.grammar.grammar import Grammar
-from tinyllm_engine.request import EngineFullError, RequestError
 
 MAX_SECONDS = 10.0
 """The most seconds that a caller waits for a grammar, its time in the queue included."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Sequence
 
+from tinyllm_engine.errors import EngineFullError
 from tinyllm_engine.kv.block_manager import BlockManager
-from tinyllm_engine.request import EngineFullError, RequestState
+from tinyllm_engine.request import RequestState
 from tinyllm_engine.schedule.fair_share import FairShare
 from tinyllm_engine.schedule.prefix_lookup import PrefixLookup
 from tinyllm_engine.schedule.prompt_tokens import divide

@@ -1,0 +1,36 @@
+"""The errors that end or refuse a request."""
+
+from __future__ import annotations
+
+
+class RequestError(ValueError):
+    """The engine can never serve the request. The message says what to change."""
+
+
+class PromptTooLongError(RequestError):
+    """The prompt leaves no space for an answer in the context of the model, or in the pages."""
+
+
+class EngineFullError(RuntimeError):
+    """The queue of the engine is full.
+
+    Attributes:
+        retry_after: seconds after which the client should send the request again.
+    """
+
+    retry_after = 1.0
+
+    def __init__(self, waiting: int) -> None:
+        """Make the message from the length of the queue."""
+        super().__init__(f"{waiting} requests are waiting: try again in {self.retry_after:.0f} s")
+
+
+class RequestFailedError(RuntimeError):
+    """The request ended because the steps that computed it failed."""
+
+
+class GrammarLimitError(RuntimeError):
+    """The grammar of a request was given up, because its masks take too much time or memory.
+
+    The text of the request so far is incomplete. The message says what to change.
+    """
