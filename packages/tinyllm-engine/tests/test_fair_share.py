@@ -47,7 +47,8 @@ class Machine:
                 for _ in range(count)
             ]
             self.share.charge_decode(chunks, took)
-            self.share.charge_chunks(chunks, self.outside * len(chunks))
+            requests = [each.request for each in chunks]
+            self.share.charge_requests(requests, self.outside * len(chunks))
             self.clock += took + self.outside * len(chunks)
             for tenant in served:
                 self.steps[tenant] += 1
@@ -97,6 +98,14 @@ def test_the_first_mask_of_a_prompt_is_charged_to_its_tenant() -> None:
     share.choose_throttled(weights)
     share.charge_prefill([chunk("quiet"), chunk("greedy", 1.0, 0.04)], 0.05)
     assert share.choose_throttled(weights) == {"greedy"}  # 45 ms and 5 ms, not 25 ms each
+
+
+def test_a_tenant_that_is_preempted_after_its_drafts_does_not_break_the_charge() -> None:
+    share = FairShare()
+    share.choose_throttled(EVEN)
+    share.choose_throttled({"quiet": 1.0})  # all requests of `greedy` were preempted
+    share.charge_requests([chunk("quiet").request, chunk("greedy").request], 0.1)
+    assert share._virtual == {"quiet": 0.05}
 
 
 def test_tenants_that_do_not_slow_each_other_are_never_throttled() -> None:

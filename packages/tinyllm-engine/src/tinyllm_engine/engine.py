@@ -189,7 +189,10 @@ class Engine:
         self._failed.clear()
         self._lap()
         try:
-            step = self._schedule()
+            drafted = self._propose()
+            drafting = self._lap() if drafted else 0.0
+            step = self._scheduler.schedule(self._budget.tokens, self._budget.tokens_alone)
+            self._scheduler.charge_drafts(drafted, drafting)
             scheduling = self._lap()
             sampled = [*self._prefill(step), *self._decode(step)]
         except Exception:
@@ -268,14 +271,14 @@ class Engine:
         assert output.embedding is not None
         return output.embedding
 
-    def _schedule(self) -> Step:
-        """Choose the tokens of the next step, draft tokens included."""
-        if self._drafter is not None:
-            # Each draft token needs a slot for the recurrent state after it.
-            slots = None if self._states is None else self._states.unused
-            served = self._scheduler.choose_tenants()
-            propose_drafts(self._drafter, served, self.settings.speculation, slots)
-        return self._scheduler.schedule(self._budget.tokens, self._budget.tokens_alone)
+    def _propose(self) -> Sequence[RequestState]:
+        """Propose draft tokens for the next step; return the requests that they are for."""
+        if self._drafter is None:
+            return ()
+        # Each draft token needs a slot for the recurrent state after it.
+        slots = None if self._states is None else self._states.unused
+        served = self._scheduler.choose_tenants()
+        return propose_drafts(self._drafter, served, self.settings.speculation, slots)
 
     def _prefill(self, step: Step) -> list[list[SampledToken]]:
         """Compute the prompts of a step; return a list for each chunk with samples."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from tinyllm_engine.request import RequestState
 from tinyllm_engine.schedule.step import Chunk
 
 QUANTUM = 0.02
@@ -61,8 +62,9 @@ class FairShare:
     The time of a decode pass is divided in proportion to the times that the rows of each tenant
     would take alone. If a pass takes as long for 1 row as for 32, the tenants share it equally and
     no tenant is throttled, because none slows another. The time of grammar masks is charged to the
-    tenants of the grammars, because the other rows of the pass wait for them. The time of a step
-    outside of its passes, for scheduling and outputs, is in proportion to the requests.
+    tenants of the grammars, because the other rows of the pass wait for them. The time of a drafter
+    is divided in proportion to the requests that it drafts for. The rest of the time of a step, for
+    scheduling and outputs, is divided in proportion to the requests of the step.
     """
 
     def __init__(self) -> None:
@@ -104,7 +106,8 @@ class FairShare:
         The rest is divided in proportion to the tokens of each tenant.
         """
         rest = self._charge_masks(chunks, seconds)
-        self._charge(chunks, {tenant: float(n) for tenant, n in _rows(chunks).items()}, rest)
+        rows = {tenant: float(n) for tenant, n in _rows(chunks).items()}
+        self._charge(_requests(chunks), rows, rest)
 
     def charge_decode(self, chunks: Sequence[Chunk], seconds: float) -> None:
         """Charge the time of masks to their tenants, and divide the rest of a decode pass."""
@@ -113,29 +116,38 @@ class FairShare:
         if rows:
             self._decode.observe(sum(rows.values()), rest)
         alone = {tenant: self._decode.seconds(count) for tenant, count in rows.items()}
-        self._charge(chunks, alone, rest)
+        self._charge(_requests(chunks), alone, rest)
 
-    def charge_chunks(self, chunks: Sequence[Chunk], seconds: float) -> None:
-        """Divide time in proportion to the chunks of each tenant: that of Python, for example."""
-        counts = Counter(chunk.request.request.tenant for chunk in chunks)
-        self._charge(chunks, {tenant: float(n) for tenant, n in counts.items()}, seconds)
+    def charge_requests(self, requests: Sequence[RequestState], seconds: float) -> None:
+        """Divide time in proportion to the requests of each tenant: that of Python, for example."""
+        counts = Counter(request.request.tenant for request in requests)
+        self._charge(requests, {tenant: float(n) for tenant, n in counts.items()}, seconds)
 
     def _charge_masks(self, chunks: Sequence[Chunk], seconds: float) -> float:
         """Charge the time of masks to their tenants; return the rest of the time of a pass."""
         masks = _mask_seconds(chunks)
-        self._add(chunks, masks)
+        self._add(_requests(chunks), masks)
         return max(0.0, seconds - sum(masks.values()))
 
-    def _charge(self, chunks: Sequence[Chunk], costs: Mapping[str, float], seconds: float) -> None:
+    def _charge(
+        self, requests: Sequence[RequestState], costs: Mapping[str, float], seconds: float
+    ) -> None:
+        """Divide `seconds` between the tenants of requests, in proportion to `costs`."""
         total = sum(costs.values())
         if not total:  # all passes so far took no measurable time
             return
-        self._add(chunks, {tenant: seconds * cost / total for tenant, cost in costs.items()})
+        self._add(requests, {tenant: seconds * cost / total for tenant, cost in costs.items()})
 
-    def _add(self, chunks: Sequence[Chunk], times: Mapping[str, float]) -> None:
-        weights = {chunk.request.request.tenant: chunk.request.request.weight for chunk in chunks}
+    def _add(self, requests: Sequence[RequestState], times: Mapping[str, float]) -> None:
+        weights = {each.request.tenant: each.request.weight for each in requests}
         for tenant, seconds in times.items():
-            self._virtual[tenant] += seconds / weights[tenant]
+            # A tenant is forgotten if all its requests were preempted after they got drafts.
+            if tenant in self._virtual:
+                self._virtual[tenant] += seconds / weights[tenant]
+
+
+def _requests(chunks: Sequence[Chunk]) -> list[RequestState]:
+    return [chunk.request for chunk in chunks]
 
 
 def _mask_seconds(chunks: Sequence[Chunk]) -> dict[str, float]:

@@ -105,10 +105,16 @@ class Scheduler:
         if self._is_shared:
             self._time.charge_decode(chunks, seconds)
 
+    def charge_drafts(self, requests: Sequence[RequestState], seconds: float) -> None:
+        """Divide the time of a drafter between the tenants of the requests that it computed for."""
+        if self._is_shared:
+            self._time.charge_requests(requests, seconds)
+
     def charge_chunks(self, step: Step, seconds: float) -> None:
         """Divide the time of a step outside of its passes, if there are several tenants."""
         if self._is_shared:
-            self._time.charge_chunks([*step.prefill, *step.decode], seconds)
+            chunks = [*step.prefill, *step.decode]
+            self._time.charge_requests([chunk.request for chunk in chunks], seconds)
 
     def displaced_by(self, tenant: str, max_waiting: int) -> RequestState | None:
         """Return the request whose place in a full queue a tenant takes.

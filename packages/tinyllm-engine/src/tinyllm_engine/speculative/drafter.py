@@ -49,8 +49,8 @@ class Drafter(Protocol):
 
 def propose_drafts(
     drafter: Drafter, requests: Sequence[RequestState], speculation: int, total: int | None = None
-) -> None:
-    """Set the draft tokens of requests, up to the first token that a grammar forbids.
+) -> list[RequestState]:
+    """Propose draft tokens of requests, up to the first token that a grammar forbids.
 
     Args:
         drafter: the source of draft tokens.
@@ -58,6 +58,9 @@ def propose_drafts(
             draft tokens.
         speculation: the most draft tokens of a request.
         total: the most draft tokens of all requests; None for any number.
+
+    Returns:
+        The requests for which the drafter has computed. Some of them may have no draft token.
     """
     paused = drafter.acceptance.is_paused
     active = [request for request in requests if not paused(request)]
@@ -66,6 +69,7 @@ def propose_drafts(
     for request in limits:
         if request.constraint is not None:
             del request.draft[request.constraint.num_allowed(request.draft) :]
+    return list(limits)
 
 
 def draft_limits(
