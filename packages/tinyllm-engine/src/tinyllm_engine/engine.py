@@ -79,24 +79,18 @@ class Engine:
         self.model = model
         self.tokenizer = tokenizer
         self.settings = settings
-        self._pool = PagePool(model, settings, draft)
-        self._pages = BlockManager(
-            self._pool.num_pages, settings.page_size, self._pool.max_cached_pages
-        )
-        self._states = make_state_slots(self._pool.plan, settings)
+        pool = self._pool = PagePool(model, settings, draft)
+        self._pages = BlockManager(pool.num_pages, settings.page_size, pool.max_cached_pages)
+        self._states = make_state_slots(pool.plan, settings)
         self._scheduler = Scheduler(
             self._pages, settings.max_running, self._states, prefix_cache=settings.prefix_cache
         )
         self._drafter = make_drafter(
-            settings, model, tokenizer, self._pool, self._scheduler.reserve, draft
+            settings, model, tokenizer, pool, self._scheduler.reserve, draft
         )
+        head = self._drafter if isinstance(self._drafter, HeadDrafter) else None
         self._runner = Runner(
-            model,
-            self._pool.caches,
-            self._pool.num_pages,
-            settings.page_size,
-            self._pool.num_slots,
-            self._drafter if isinstance(self._drafter, HeadDrafter) else None,
+            model, pool.caches, pool.num_pages, settings.page_size, pool.num_slots, head
         )
         self._budget = PrefillBudget(settings.step_seconds, settings.prefill_tokens)
         self.grammars = GrammarWorker(GrammarCompiler(tokenizer, model.config.vocab_size))
@@ -194,6 +188,7 @@ class Engine:
             step = self._scheduler.schedule(self._budget.tokens, self._budget.tokens_alone)
             self._scheduler.charge_drafts(drafted, drafting)
             scheduling = self._lap()
+            self._prepare(step)
             sampled = [*self._prefill(step), *self._decode(step)]
         except Exception:
             if not (self._can_recover and self._scheduler.running):
@@ -280,11 +275,14 @@ class Engine:
         served = self._scheduler.choose_tenants()
         return propose_drafts(self._drafter, served, self.settings.speculation, slots)
 
-    def _prefill(self, step: Step) -> list[list[SampledToken]]:
-        """Compute the prompts of a step; return a list for each chunk with samples."""
+    def _prepare(self, step: Step) -> None:
+        """Copy the pages that a step writes to and others read, here and in the drafter."""
         if self._drafter is not None:
             self._drafter.follow(step)
         self._runner.copy(step.copies)
+
+    def _prefill(self, step: Step) -> list[list[SampledToken]]:
+        """Compute the prompts of a step; return a list for each chunk with samples."""
         if not step.prefill:
             return []
         embeddings = [chunk for chunk in step.prefill if chunk.request.request.embedding]
