@@ -131,7 +131,7 @@ class Engine:
             EngineFullError: if the queue is full. If another tenant has more requests in the
                 queue, its last request fails with this error instead.
         """
-        self._end_restart()
+        self._restart_if_interrupted()
         max_tokens = self._requests.limit_tokens(request)
         displaced = self._scheduler.displaced_by(request.tenant, self.settings.max_waiting)
         state = self._requests.make(request, self._counts.requests, max_tokens, grammar)
@@ -144,7 +144,7 @@ class Engine:
 
     def cancel(self, handle: RequestState) -> None:
         """End a request, and free its pages at once. A finished request is not changed."""
-        self._end_restart()
+        self._restart_if_interrupted()
         if handle.finish_reason is None:
             self._finish(handle, "cancelled")
 
@@ -163,7 +163,7 @@ class Engine:
             One pair of request and output for each chosen token. Tokens of one request are in
             their order in the text.
         """
-        self._end_restart()
+        self._restart_if_interrupted()
         # Set before the step, because a second Ctrl-C may come as soon as the first is caught.
         self._is_interrupted = self._can_recover
         try:
@@ -176,7 +176,7 @@ class Engine:
         else:
             self._is_interrupted = False
             return outputs
-        self._end_restart()
+        self._restart_if_interrupted()
         raise interrupt
 
     def _step(self) -> list[tuple[RequestState, Output]]:
@@ -199,7 +199,7 @@ class Engine:
             self._scheduler.charge_chunks(step, scheduling + self._lap())
             return outputs
         # Recover only after the except block: until then, the traceback refers to the old pages.
-        self._recover()
+        self._handle_failed_step()
         return []
 
     def run(self, handle: RequestState) -> Iterator[Output]:
@@ -251,7 +251,7 @@ class Engine:
             raise ValueError(
                 "path: expected one here or in EngineSettings.prefix_path, got None: give one"
             )
-        self._end_restart()
+        self._restart_if_interrupted()
         return self._prefixes.save(path)
 
     def embed(self, tokens: Sequence[int]) -> list[float]:
@@ -338,26 +338,26 @@ class Engine:
         seconds, self._lap_started = now - self._lap_started, now
         return seconds
 
-    def _recover(self) -> None:
+    def _handle_failed_step(self) -> None:
         """Queue all requests again after a failed step, but for those that failed twice."""
         self.failures += 1
         self._counts.failed_steps += 1
-        for request in self._restart():
+        for request in self._requeue_running():
             request.failures += 1
             if request.failures > 1:
                 # The error of the step may quote other requests: it is in the log alone.
                 self._fail(request, RequestFailedError("two steps with it failed: send it again"))
 
-    def _end_restart(self) -> None:
+    def _restart_if_interrupted(self) -> None:
         """Restart if Ctrl-C has interrupted a step, or the restart after it.
 
         Recurrent states may have tokens that no request has counted.
         """
         if self._is_interrupted:
-            self._restart()
+            self._requeue_running()
             self._is_interrupted = False
 
-    def _restart(self) -> list[RequestState]:
+    def _requeue_running(self) -> list[RequestState]:
         """Queue all running requests again, and make new pages; return these requests.
 
         A call that Ctrl-C has interrupted can be repeated.
