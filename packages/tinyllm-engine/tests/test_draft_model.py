@@ -205,12 +205,12 @@ def test_requests_that_share_pages_catch_up_once(pico: Model, length: int) -> No
     prompt = tokenizer.encode("what does rmsnorm do?")
     first = engine.add(Request(prompt, length, sampling, ignore_end=True))
     finish(engine)
-    following = [
+    continued = [
         engine.add(Request([*first.tokens, *tokenizer.encode(text)], 8))
         for text in (" why, in a few words", " how, in a few words")
     ]
     finish(engine)
     assert engine.stats.failed_steps == 0
     oracle = Oracle(model, tokenizer)
-    for handle in following:
+    for handle in continued:
         assert answer(handle) == oracle(handle.request.prompt, 8, SamplingParams())

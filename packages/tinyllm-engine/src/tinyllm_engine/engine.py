@@ -278,7 +278,7 @@ class Engine:
     def _prepare(self, step: Step) -> None:
         """Copy the pages that a step writes to and others read, here and in the drafter."""
         if self._drafter is not None:
-            self._drafter.follow(step)
+            self._drafter.prepare(step)
         self._runner.copy(step.copies)
 
     def _prefill(self, step: Step) -> list[list[SampledToken]]:
@@ -308,7 +308,7 @@ class Engine:
         """Advance all requests of a step; return the outputs of the accepted tokens."""
         self.failures = 0
         outputs: list[tuple[RequestState, Output]] = []
-        following = iter(sampled)
+        samples_by_chunk = iter(sampled)
         for chunk in [*step.prefill, *step.decode]:
             request = chunk.request
             if not chunk.num_samples:
@@ -318,7 +318,7 @@ class Engine:
                     outputs.append((request, request.embedded()))
                 continue
             drafted = len(request.draft)
-            samples = next(following)
+            samples = next(samples_by_chunk)
             if request.constraint is not None and request.constraint.error is not None:
                 self._fail(request, GrammarLimitError(request.constraint.error))
                 continue

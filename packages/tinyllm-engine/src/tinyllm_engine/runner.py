@@ -97,7 +97,7 @@ class Runner:
         tokens, batch = self._prompts(chunks)
         h = self._model.hidden(tokens, batch, self._caches)
         if self._head is not None:
-            self._head.follow_pass(chunks, h, batch)
+            self._head.observe_pass(chunks, h, batch)
         last = {}
         stop = 0
         for chunk in chunks:
@@ -165,8 +165,8 @@ class Runner:
         else:
             mx.eval(tokens, self._recurrent)
             sampled = [SampledToken(token) for token in _integers(tokens)]
-        following = iter(sampled)
-        return [[next(following) for _ in range(chunk.num_samples)] for chunk in chunks]
+        samples = iter(sampled)
+        return [[next(samples) for _ in range(chunk.num_samples)] for chunk in chunks]
 
     def _prompts(self, chunks: Sequence[Chunk]) -> tuple[Integer[mx.array, "1 T"], Batch]:
         """Return the tokens and the batch of a pass over chunks of prompts."""
@@ -188,8 +188,8 @@ class Runner:
             indices += range(stop - chunk.num_samples, stop)
         if self._head is not None:
             h = self._model.hidden(tokens, batch, self._caches)
-            self._head.follow_pass(chunks, h, batch)
-            return self._head.logits(h, indices) if indices else None
+            self._head.observe_pass(chunks, h, batch)
+            return self._head.model_logits(h, indices) if indices else None
         if not indices:
             self._model.hidden(tokens, batch, self._caches)
             return None

@@ -125,11 +125,11 @@ def test_an_earlier_answer_in_a_prompt_is_prefilled(
     engine = Engine(*hybrid, SETTINGS)
     first = engine.add(Request(prompts[4], 20, ignore_end=True))
     finish(engine)
-    following = [*first.tokens, *prompts[0]]
-    second = engine.add(Request(following, 9))
+    continued = [*first.tokens, *prompts[0]]
+    second = engine.add(Request(continued, 9))
     finish(engine)
     assert second.usage.cached_tokens <= len(prompts[4])
-    assert answer(second) == answers(following, 9, GREEDY)
+    assert answer(second) == answers(continued, 9, GREEDY)
 
 
 def test_the_next_engine_loads_the_snapshots(

@@ -90,7 +90,7 @@ class DraftModel:
                 chunk.request.draft.append(token)
                 self._written[chunk.request] = chunk.stop
 
-    def follow(self, step: Step) -> None:
+    def prepare(self, step: Step) -> None:
         """Copy the same pages as the step, and prefill the same prompts with the small model."""
         for source, target in step.copies:
             self._progress.copy(source, target)

@@ -31,10 +31,13 @@ class Drafter(Protocol):
     acceptance: Acceptance
 
     def propose(self, limits: Mapping[RequestState, int]) -> None:
-        """Set the draft tokens of decoding requests, at most `limits[request]` each."""
+        """Append draft tokens to decoding requests, at most `limits[request]` each.
+
+        `RequestState.draft` of each request is empty before the call.
+        """
         ...
 
-    def follow(self, step: Step) -> None:
+    def prepare(self, step: Step) -> None:
         """Prepare for a step before the model computes it."""
         ...
 

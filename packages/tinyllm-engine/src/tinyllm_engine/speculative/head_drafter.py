@@ -26,7 +26,7 @@ class HeadDrafter:
     The keys and values of the head are in the pages of the model. Position t of a page depends on
     the hidden state after t and on token t + 1. Prompts are computed with the model, chunk by
     chunk. The last token of a prompt and decoded tokens follow when the sampler has chosen the
-    tokens after them: `follow_pass` keeps their hidden states until the next `propose`.
+    tokens after them: `observe_pass` keeps their hidden states until the next `propose`.
 
     Requests that share a page of a prefix may differ in the token after the page. The last position
     of the page then belongs to the first request. That changes the acceptance, and no token.
@@ -68,7 +68,7 @@ class HeadDrafter:
 
         Requests without a new token in the last step get no draft tokens.
         """
-        outputs = self._follow_tokens()
+        outputs = self._compute_accepted()
         wanted = [
             request
             for request, limit in limits.items()
@@ -86,13 +86,13 @@ class HeadDrafter:
             if wanted:  # the head continues with its own output
                 h = mx.concatenate([outputs[request] for request in wanted])
                 positions = [(request, request.computed + ahead - 1) for request in wanted]
-                following = [request.draft[-1] for request in wanted]
-                h = self._decode(following, h, positions)
+                next_tokens = [request.draft[-1] for request in wanted]
+                h = self._decode(next_tokens, h, positions)
                 outputs = {request: h[row : row + 1] for row, request in enumerate(wanted)}
         mx.async_eval(self._pool.caches[-1].arrays)
 
-    def follow(self, step: Step) -> None:
-        """Do nothing: `follow_pass` follows the passes of a step."""
+    def prepare(self, step: Step) -> None:
+        """Do nothing: `observe_pass` gets the hidden states of each pass."""
 
     def forget(self, request: RequestState) -> None:
         """Drop the statistics of a request."""
@@ -102,8 +102,8 @@ class HeadDrafter:
         """Drop the hidden states, whose requests have lost their pages."""
         self._kept, self._hidden = [], []
 
-    def follow_pass(self, chunks: Sequence[Chunk], h: mx.array, batch: Batch) -> None:
-        """Compute or keep the tokens that the model has just computed.
+    def observe_pass(self, chunks: Sequence[Chunk], h: mx.array, batch: Batch) -> None:
+        """Compute the head for prompt tokens of a pass; keep the hidden states of other tokens.
 
         Args:
             chunks: the chunks of a pass, all of prompts or all decoded.
@@ -125,18 +125,18 @@ class HeadDrafter:
         if ends:
             self._hidden.append(h[0, mx.array(ends)][:, None])
         assert batch.pages is not None
-        tokens = [token for chunk in chunks for token in _following(chunk)]
+        next_tokens = [token for chunk in chunks for token in _next_tokens(chunk)]
         own = Batch.paged(batch.pages, "prefill")
-        following = mx.array([tokens], dtype=mx.int32)
-        self._model.draft(following, self._model.norm(h), own, self._pool.caches)
+        ids = mx.array([next_tokens], dtype=mx.int32)
+        self._model.draft(ids, self._model.norm(h), own, self._pool.caches)
 
-    def logits(
+    def model_logits(
         self, h: Float[mx.array, "B L E"], indices: Sequence[int]
     ) -> Float[mx.array, "choices V"]:
         """Return the logits of the model after some of the tokens, as `Qwen.__call__` does."""
         return self._model.logits(h, indices=indices)[:, 0]
 
-    def _follow_tokens(self) -> dict[RequestState, Float[mx.array, "1 1 E"]]:
+    def _compute_accepted(self) -> dict[RequestState, Float[mx.array, "1 1 E"]]:
         """Compute the accepted tokens of the last step.
 
         Returns:
@@ -161,7 +161,7 @@ class HeadDrafter:
         return {request: h[row : row + 1] for request, row in last.items()}
 
     def _decode(
-        self, tokens: Sequence[int], h: Float[mx.array, "T 1 E"], positions: _Positions
+        self, next_tokens: Sequence[int], h: Float[mx.array, "T 1 E"], positions: _Positions
     ) -> Float[mx.array, "T 1 E"]:
         """Compute the head at some positions, given the token after each and its hidden state."""
         table = PageTable.of(
@@ -169,12 +169,12 @@ class HeadDrafter:
             num_pages=self._pool.num_pages,
             page_size=self._page_size,
         )
-        following = mx.array([[token] for token in tokens], dtype=mx.int32)
+        ids = mx.array([[token] for token in next_tokens], dtype=mx.int32)
         batch = Batch.paged(table, "decode")
-        return self._model.draft(following, h, batch, self._pool.caches)
+        return self._model.draft(ids, h, batch, self._pool.caches)
 
 
-def _following(chunk: Chunk) -> list[int]:
+def _next_tokens(chunk: Chunk) -> list[int]:
     """Return the token after each token of a prompt chunk.
 
     The last token of a prompt has none yet, and stands for it.

@@ -43,11 +43,11 @@ class PromptLookup:
         self._indices: dict[RequestState, _Index] = {}
 
     def propose(self, limits: Mapping[RequestState, int]) -> None:
-        """Set the draft tokens of all requests; no draft tokens if the last tokens are new."""
+        """Append draft tokens to all requests; no draft tokens if the last tokens are new."""
         for request, limit in limits.items():
-            request.draft[:] = self._continuation(request, limit)
+            request.draft += self._continuation(request, limit)
 
-    def follow(self, step: Step) -> None:
+    def prepare(self, step: Step) -> None:
         """Do nothing, because this drafter has no pages."""
 
     def forget(self, request: RequestState) -> None:

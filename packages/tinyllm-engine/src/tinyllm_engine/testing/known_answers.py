@@ -32,14 +32,14 @@ class KnownAnswers:
         self._draw = draw
 
     def propose(self, limits: Mapping[RequestState, int]) -> None:
-        """Set the draft tokens: about one in four is wrong, and some drafts are shorter."""
+        """Append draft tokens: about one in four is wrong, and some drafts are shorter."""
         for state, limit in limits.items():
             request, known = state.request, state.generated
             answer = self._oracle(request.prompt, state.max_tokens, request.sampling)
             draft = answer[known : known + self._draw.randrange(limit + 1)]
-            state.draft[:] = [0 if self._draw.random() < 0.25 else token for token in draft]
+            state.draft += [0 if self._draw.random() < 0.25 else token for token in draft]
 
-    def follow(self, step: Step) -> None:
+    def prepare(self, step: Step) -> None:
         """Do nothing, because this drafter has no pages."""
 
     def forget(self, request: RequestState) -> None:
