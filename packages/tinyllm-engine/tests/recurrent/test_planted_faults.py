@@ -34,7 +34,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "draft tokens share a slot with another request": (
         StateSlots,
-        "decode",
+        "assign_decode_slots",
         "self._free.popleft() for _ in draft",
         "self._free[0] for _ in draft",
     ),
@@ -82,7 +82,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "a snapshot is saved a token late": (
         StateSlots,
-        "prefill",
+        "assign_prefill_slots",
         "saves[length] = slots",
         "saves[min(length + 1, chunk.stop)] = slots",
     ),

@@ -164,10 +164,10 @@ class Scheduler:
         served = self.choose_tenants()
         for request in set(self._running).difference(served):
             request.draft.clear()
-        decode = self._decode(served)
+        decode = self._decode_chunks(served)
         if prefill_tokens_alone is not None and all(each.is_prefilling for each in self._running):
             prefill_tokens = prefill_tokens_alone
-        prefill = self._prefill(served, prefill_tokens)
+        prefill = self._prefill_chunks(served, prefill_tokens)
         copies = [(source, target) for target, source in self._copies.items()]
         return Step(prefill, decode, copies)
 
@@ -290,7 +290,7 @@ class Scheduler:
             request.cached = request.computed
         return True
 
-    def _decode(self, served: Sequence[RequestState]) -> list[Chunk]:
+    def _decode_chunks(self, served: Sequence[RequestState]) -> list[Chunk]:
         """Return a chunk for each request that decodes, and allocate the pages of the chunks.
 
         If pages run out, draft tokens are dropped first, and then requests are preempted.
@@ -299,31 +299,31 @@ class Scheduler:
         for request in served:
             if not request.pages or request.is_prefilling:  # no pages: preempted in this loop
                 continue
-            chunk = _decode_chunk(request, request.computed)
+            chunk = _decode_chunk(request)
             if not self.reserve(request, chunk.stop):
                 request.draft.clear()
-                chunk = _decode_chunk(request, request.computed)
+                chunk = _decode_chunk(request)
                 while not self.reserve(request, chunk.stop):
                     self._preempt(self._largest())
                     if not request.pages:
                         break
             if request.pages:
-                chunks.append(self._with_states(chunk))
+                if self.states is not None:
+                    chunk = self.states.assign_decode_slots(chunk)
+                chunks.append(chunk)
         # A request of another tenant may have been preempted after its chunk was made.
         return [chunk for chunk in chunks if chunk.request.pages]
 
-    def _prefill(self, served: Sequence[RequestState], budget: int) -> list[Chunk]:
+    def _prefill_chunks(self, served: Sequence[RequestState], budget: int) -> list[Chunk]:
         """Return the chunks to prefill, with at most `budget` tokens."""
         prefilling = [each for each in served if each.is_prefilling and each.pages]
         if not prefilling:
             return []
         lengths = divide(prefilling, budget)
         chunks = [_prefill_chunk(request, length) for request, length in lengths.items()]
-        return chunks if self.states is None else list(map(self.states.prefill, chunks))
-
-    def _with_states(self, chunk: Chunk) -> Chunk:
-        """Return a decode chunk with its slots of recurrent state, if the model has any."""
-        return chunk if self.states is None else self.states.decode(chunk)
+        return (
+            chunks if self.states is None else list(map(self.states.assign_prefill_slots, chunks))
+        )
 
     def _largest(self) -> RequestState:
         """Return the last running request of the tenant that uses most pages for its weight."""
@@ -377,9 +377,9 @@ def _prefill_chunk(request: RequestState, length: int) -> Chunk:
     return Chunk(request, start, stop, request.token_ids(start, stop), int(ends))
 
 
-def _decode_chunk(request: RequestState, start: int) -> Chunk:
-    """Return the tokens that a request decodes next, from position `start` on."""
-    own, draft = len(request.tokens), len(request.draft)
+def _decode_chunk(request: RequestState) -> Chunk:
+    """Return the tokens that a request decodes next."""
+    start, own, draft = request.computed, len(request.tokens), len(request.draft)
     stop = min(own + draft, start + max(DECODED_AGAIN, 1 + draft))
     num_samples = 1 + draft if stop == own + draft else 0
     return Chunk(request, start, stop, request.token_ids(start, stop), num_samples)

@@ -96,7 +96,7 @@ class StateSlots:
             else:
                 self.snapshots.release(block_hash)
 
-    def prefill(self, chunk: Chunk) -> Chunk:
+    def assign_prefill_slots(self, chunk: Chunk) -> Chunk:
         """Return a chunk of a prompt with its slots."""
         slots, saves = _of(chunk.request), dict[int, int]()
         for length in self._ends(chunk):
@@ -110,7 +110,7 @@ class StateSlots:
         slots.current = saves.setdefault(chunk.stop, slots.own[0])
         return replace(chunk, load=load, saves=saves)
 
-    def decode(self, chunk: Chunk) -> Chunk:
+    def assign_decode_slots(self, chunk: Chunk) -> Chunk:
         """Return a chunk of decoded tokens with its slots.
 
         If too few slots are free, the last draft tokens are dropped from the request.
