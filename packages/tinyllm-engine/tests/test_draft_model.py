@@ -43,7 +43,7 @@ def finish(engine: Engine) -> int:
 def assert_pages_are_alike(engine: Engine, request: RequestState) -> None:
     """Check that the draft model, which is the model itself, has the same keys and values."""
     length = engine._drafter._progress.computed(request)
-    pages = mx.array(request.pages, dtype=mx.int32)
+    pages = mx.array(request.block_table, dtype=mx.int32)
     for own, draft in zip(engine._runner._caches, engine._drafter._runner._caches, strict=True):
         for expected, actual in ((own.keys, draft.keys), (own.values, draft.values)):
             rows = [
@@ -89,7 +89,9 @@ def test_five_tokens_come_in_a_step_and_none_is_computed_twice(
     for _ in range(12):
         engine.step()
         running = [handle for handle in handles if handle.finish_reason is None]
-        assert all(progress.computed(request) >= request.computed - 1 for request in running)
+        assert all(
+            progress.computed(request) >= request.num_computed_tokens - 1 for request in running
+        )
     assert not engine.has_work
 
 
@@ -125,7 +127,7 @@ def test_missing_pages_are_computed_before_the_draft_model_proposes(
     for _ in range(7):
         engine.step()
         for handle in handles:
-            if handle.pages:
+            if handle.block_table:
                 assert_pages_are_alike(engine, handle)
     assert all(engine._drafter._progress.computed(h) > len(text) for h in handles)
     finish(engine)
@@ -184,14 +186,14 @@ def test_both_models_share_the_memory(pico: Model) -> None:
 def test_draft_progress_ends_at_the_first_gap() -> None:
     progress = DraftProgress(num_pages=4, page_size=4)
     request = state_without_model(Request([1] * 12))
-    request.computed, request.pages = 10, [2, 0, 3]
+    request.num_computed_tokens, request.block_table = 10, [2, 0, 3]
     assert progress.computed(request) == 0
     progress.extend(request, 0, 10)
     assert progress.computed(request) == 10
     progress.copy(0, 1)
     progress.cut(request, 6, 9)
     assert progress.computed(request) == 6
-    request.pages[1] = 1
+    request.block_table[1] = 1
     assert progress.computed(request) == 8
 
 

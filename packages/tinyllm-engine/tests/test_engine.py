@@ -198,7 +198,7 @@ def test_a_prompt_alone_gets_longer_steps(pico: Model) -> None:
     engine._budget.tokens, engine._budget.tokens_alone = 4, 12
     request = engine.add(Request([5] * 40, 1))
     engine.step()
-    assert request.computed == 12
+    assert request.num_computed_tokens == 12
 
 
 def test_run_keeps_the_outputs_of_other_requests(

@@ -178,8 +178,8 @@ def test_a_new_tenant_takes_its_share_of_seats_at_once() -> None:
     world.step(8)
     quiet = [add(world, "quiet") for _ in range(3)]
     world.step(8)
-    assert [bool(each.pages) for each in quiet] == [True, True, False]
-    assert [bool(each.pages) for each in greedy[:4]] == [True, True, False, False]
+    assert [bool(each.block_table) for each in quiet] == [True, True, False]
+    assert [bool(each.block_table) for each in greedy[:4]] == [True, True, False, False]
     for _ in range(20):
         world.step(8)
     assert world.scheduler.preemptions == 2, "a seat was taken back"
@@ -201,14 +201,14 @@ def test_a_new_tenant_takes_its_share_of_pages_at_once() -> None:
     world = SchedulerMemory(pages=60, max_running=8)
     greedy = [add(world, "greedy", prompt=50 + each) for each in range(4)]
     world.step(500)
-    assert sum(len(each.pages) for each in greedy) > 50
+    assert sum(len(each.block_table) for each in greedy) > 50
     quiet = add(world, "quiet", prompt=90)
     world.step(500)
     assert quiet.generated == 1
     large = add(world, "other", prompt=150)
     for _ in range(5):
         world.step(500)
-        assert not large.pages, "a tenant took more than its share from others"
+        assert not large.block_table, "a tenant took more than its share from others"
 
 
 def test_tenants_get_equal_parts_of_the_prefill() -> None:
@@ -219,7 +219,7 @@ def test_tenants_get_equal_parts_of_the_prefill() -> None:
     for _ in range(4):
         world.step(16)
     assert quiet.generated
-    assert sum(each.computed for each in greedy) >= 32
+    assert sum(each.num_computed_tokens for each in greedy) >= 32
 
 
 def test_groups_of_a_tenant_take_turns() -> None:
@@ -227,8 +227,8 @@ def test_groups_of_a_tenant_take_turns() -> None:
     many = [add(world, "a", prompt=1 + each, group="many") for each in range(10)]
     single = add(world, "a", group="single")
     world.step(8)
-    assert single.pages
-    assert sum(bool(each.pages) for each in many) == 3
+    assert single.block_table
+    assert sum(bool(each.block_table) for each in many) == 3
 
 
 def test_no_seat_is_taken_for_a_request_that_gets_no_pages() -> None:
@@ -240,8 +240,8 @@ def test_no_seat_is_taken_for_a_request_that_gets_no_pages() -> None:
     for _ in range(20):
         world.step(64)
     assert world.scheduler.preemptions == 0
-    assert all(each.pages for each in greedy)
-    assert not large.pages
+    assert all(each.block_table for each in greedy)
+    assert not large.block_table
 
 
 def test_tenants_do_not_take_the_same_pages_from_each_other_in_turn() -> None:
@@ -254,7 +254,7 @@ def test_tenants_do_not_take_the_same_pages_from_each_other_in_turn() -> None:
     for _ in range(15):
         world.step(64)
     assert world.scheduler.preemptions == 3
-    assert large.pages
+    assert large.block_table
 
 
 def test_a_full_queue_is_taken_from_the_longest_queue() -> None:

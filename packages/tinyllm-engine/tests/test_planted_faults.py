@@ -34,14 +34,14 @@ FAULTS: dict[str, Fault] = {
     "a prefix counts one token too many": (
         Scheduler,
         "_allocate",
-        "request.computed = len(found) * pages.page_size",
-        "request.computed = len(found) * pages.page_size + bool(found)",
+        "request.num_computed_tokens = len(found) * pages.page_size",
+        "request.num_computed_tokens = len(found) * pages.page_size + bool(found)",
     ),
     "a page is registered before it is full": (
         Scheduler,
         "update",
-        "range(request.computed // page_size, end // page_size)",
-        "range(min(len(request.pages), len(request.block_hashes(page_size))))",
+        "range(request.num_computed_tokens // page_size, end // page_size)",
+        "range(min(len(request.block_table), len(request.block_hashes(page_size))))",
     ),
     "a cached page is evicted while it is held": (
         BlockManager,

@@ -80,7 +80,7 @@ def test_pages_and_their_order_of_eviction_are_restored_exactly(
     assert [key for key, _ in before] == [key for key, _ in after]
     # A request holds its pages, and a page is of no use without those before it in the text. So the
     # first page of the running request is the last to evict.
-    assert before[-1][1] == running.pages[0]
+    assert before[-1][1] == running.block_table[0]
     pages = [mx.array([page for _, page in named]) for named in (before, after)]
     for old, new in zip(first._runner._caches, second._runner._caches, strict=True):
         for kept, restored in zip(old.arrays, new.arrays, strict=True):

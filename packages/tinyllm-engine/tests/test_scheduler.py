@@ -54,10 +54,10 @@ class Schedules(RuleBasedStateMachine):
 
     @invariant()
     def pages_are_held_by_running_requests(self) -> None:
-        held = {page for request in self.world.scheduler.running for page in request.pages}
+        held = {page for request in self.world.scheduler.running for page in request.block_table}
         assert self.world.pages.available == self.world.pages.num_pages - len(held)
         waiting = [each for each in self.live if each not in self.world.scheduler.running]
-        assert not any(each.pages or each.slots for each in waiting)
+        assert not any(each.block_table or each.slots for each in waiting)
 
     @invariant()
     def slots_are_held_by_running_requests(self) -> None:
@@ -114,9 +114,9 @@ def test_a_short_prompt_does_not_wait_for_a_long_one_and_the_long_one_goes_on() 
     long = add(world, [1] * 400, 1)
     world.step(8)
     shorts = [add(world, [2 + i, 3, 4, 5], 1) for i in range(2)]
-    before = long.computed
+    before = long.num_computed_tokens
     world.step(8)
-    assert long.computed - before >= 4
+    assert long.num_computed_tokens - before >= 4
     assert shorts[0].generated == 1
     assert run(world) == [shorts[1], long]
 
@@ -136,7 +136,7 @@ def test_short_prompts_in_a_stream_do_not_starve_a_long_one() -> None:
         add(world, [2, step, 3, 4, 5], 1)
         if long in world.step(8):
             return
-    pytest.fail(f"{long.computed} of 100 tokens after {step} steps")
+    pytest.fail(f"{long.num_computed_tokens} of 100 tokens after {step} steps")
 
 
 def test_every_step_decodes_all_decoding_requests() -> None:
@@ -198,7 +198,7 @@ def test_a_prefix_that_is_being_computed_is_waited_for_and_shared() -> None:
     world = SchedulerMemory(pages=60)
     twins = [add(world, [1] * 33, 2) for _ in range(3)]
     run(world, budget=16)
-    assert [request.cached for request in twins] == [0, 32, 32]
+    assert [request.num_cached_tokens for request in twins] == [0, 32, 32]
 
 
 def test_a_hit_of_the_whole_prompt_copies_the_last_page() -> None:
@@ -208,5 +208,5 @@ def test_a_hit_of_the_whole_prompt_copies_the_last_page() -> None:
     second = add(world, [1] * 16, 2)
     world.step(8)
     assert world.last.copies
-    assert second.cached == 15
+    assert second.num_cached_tokens == 15
     assert run(world) == [second]

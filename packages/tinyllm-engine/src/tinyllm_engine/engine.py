@@ -287,7 +287,7 @@ class Engine:
             return []
         embeddings = [chunk for chunk in step.prefill if chunk.request.request.embedding]
         for request, vector in self._runner.embed(embeddings).items():
-            request.vector = vector
+            request.embedding = vector
         prompts = [chunk for chunk in step.prefill if not chunk.request.request.embedding]
         scores = self._runner.prefill(prompts)
         seconds = self._lap()
@@ -313,7 +313,7 @@ class Engine:
             request = chunk.request
             if not chunk.num_samples:
                 self._scheduler.update(request, chunk.stop)
-                if request.vector is not None:
+                if request.embedding is not None:
                     self._finish(request, "stop")
                     outputs.append((request, request.embedded()))
                 continue

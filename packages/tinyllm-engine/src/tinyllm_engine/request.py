@@ -138,42 +138,44 @@ class RequestState:
         arrival: the number of requests that were added before this request.
         max_tokens: the most tokens to generate, within the context of the model.
         sampler: the sampler, advanced to the last token in `tokens`.
-        text: the converter of tokens to text.
+        output_processor: the converter of tokens to text.
         constraint: the state of the grammar; None without a grammar.
         tokens: prompt and generated tokens.
-        computed: the number of tokens whose keys and values are in the pages.
-        pages: the block table: `pages[i]` holds tokens i * page_size to (i + 1) * page_size.
+        num_computed_tokens: the number of tokens whose keys and values are in the pages.
+        block_table: page numbers: page `block_table[i]` holds tokens i * page_size to
+            (i + 1) * page_size.
         slots: the slots of recurrent state; None while the request waits, or if the model has no
             recurrent layers.
         branches: lengths of prefixes after which a snapshot is saved, because another prompt has
             the same tokens up to there.
-        cached: prompt tokens that were in the prefix cache at the first admission.
+        num_cached_tokens: prompt tokens that were in the prefix cache at the first admission;
+            None before it.
         draft: draft tokens after `tokens`, verified in the next step.
         outputs: outputs that no caller has received yet; see `Engine.run`.
         finish_reason: None until the request has ended.
         error: the failure, if the finish reason is "error".
         failures: failed steps since the latest token.
-        vector: the embedding of the prompt, E numbers; None before its computation.
+        embedding: the embedding of the prompt, E numbers; None before its computation.
     """
 
     request: Request
     arrival: int
     max_tokens: int
     sampler: Sampler
-    text: OutputProcessor
+    output_processor: OutputProcessor
     constraint: Constraint | None = None
     tokens: list[int] = field(init=False)
-    computed: int = 0
-    pages: list[int] = field(default_factory=list)
+    num_computed_tokens: int = 0
+    block_table: list[int] = field(default_factory=list)
     slots: RequestSlots | None = None
     branches: set[int] = field(default_factory=set)
-    cached: int | None = None
+    num_cached_tokens: int | None = None
     draft: list[int] = field(default_factory=list)
     outputs: deque[Output] = field(default_factory=deque)
     finish_reason: RequestFinishReason | None = None
     error: RuntimeError | None = None
     failures: int = 0
-    vector: list[float] | None = None
+    embedding: list[float] | None = None
     _block_hashes: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -181,19 +183,19 @@ class RequestState:
         self.tokens = list(self.request.prompt)
 
     @property
-    def prefill_end(self) -> int:
-        """The position of the first decoded token: the length of the prompt."""
+    def num_prompt_tokens(self) -> int:
+        """The length of the prompt, which is also the position of the first decoded token."""
         return len(self.request.prompt)
 
     @property
     def is_prefilling(self) -> bool:
         """True while tokens of the prompt remain to be prefilled."""
-        return self.computed < self.prefill_end
+        return self.num_computed_tokens < self.num_prompt_tokens
 
     @property
     def generated(self) -> int:
         """The number of tokens generated so far."""
-        return len(self.tokens) - len(self.request.prompt)
+        return len(self.tokens) - self.num_prompt_tokens
 
     @property
     def remaining(self) -> int:
@@ -203,7 +205,7 @@ class RequestState:
     @property
     def usage(self) -> Usage:
         """The token counts so far."""
-        return Usage(len(self.request.prompt), self.cached or 0, self.generated)
+        return Usage(self.num_prompt_tokens, self.num_cached_tokens or 0, self.generated)
 
     @property
     def wants_logprobs(self) -> bool:
@@ -227,7 +229,7 @@ class RequestState:
     def embedded(self) -> Output:
         """Return the output of an embedding, after its computation."""
         token = self.tokens[-1]
-        return Output("", token, self.finish_reason, self.usage, embedding=self.vector)
+        return Output("", token, self.finish_reason, self.usage, embedding=self.embedding)
 
     def accept(self, sampled: Sequence[SampledToken]) -> list[Output]:
         """Append sampled tokens through the first that differs from the draft or ends the text.
@@ -244,7 +246,7 @@ class RequestState:
             token = chosen.token
             self.tokens.append(token)
             self.sampler.advance(token)
-            text, self.finish_reason = self.text.push(token, ended=self.remaining == 0)
+            text, self.finish_reason = self.output_processor.push(token, ended=self.remaining == 0)
             outputs.append(
                 Output(text, token, self.finish_reason, self.usage, chosen.logprob, chosen.top)
             )

@@ -102,7 +102,7 @@ class Runner:
         stop = 0
         for chunk in chunks:
             stop += len(chunk.tokens)
-            if chunk.stop == chunk.request.prefill_end:
+            if chunk.stop == chunk.request.num_prompt_tokens:
                 last[chunk.request] = stop - 1
         if not last:
             self._wait()
@@ -127,7 +127,7 @@ class Runner:
         if not chunks:
             return None
         steps = [(chunk, at) for chunk in chunks for at in range(chunk.start, chunk.stop)]
-        pages = self._table([(chunk.request.pages, at, at + 1) for chunk, at in steps])
+        pages = self._table([(chunk.request.block_table, at, at + 1) for chunk, at in steps])
         batch = Batch.paged(pages, "decode", self._states(chunks))
         tokens = mx.array([[token] for chunk in chunks for token in chunk.tokens], dtype=mx.int32)
         scores = self._scores(chunks, tokens, batch)
@@ -170,7 +170,9 @@ class Runner:
 
     def _prompts(self, chunks: Sequence[Chunk]) -> tuple[Integer[mx.array, "1 T"], Batch]:
         """Return the tokens and the batch of a pass over chunks of prompts."""
-        pages = self._table([(chunk.request.pages, chunk.start, chunk.stop) for chunk in chunks])
+        pages = self._table(
+            [(chunk.request.block_table, chunk.start, chunk.stop) for chunk in chunks]
+        )
         tokens = mx.array([[token for chunk in chunks for token in chunk.tokens]], dtype=mx.int32)
         return tokens, Batch.paged(pages, "prefill", self._states(chunks))
 

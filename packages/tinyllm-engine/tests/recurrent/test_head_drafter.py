@@ -125,7 +125,7 @@ def test_a_right_head_is_always_accepted(counting: Model, prompts: Prompts) -> N
 
 def head_pages(engine: Engine, handle: RequestState, length: int) -> list[mx.array]:
     """Return the first `length` keys and values of the draft head for a request."""
-    cache, pages = engine._pool.caches[-1], mx.array(handle.pages, dtype=mx.int32)
+    cache, pages = engine._pool.caches[-1], mx.array(handle.block_table, dtype=mx.int32)
     assert isinstance(cache, PagedCache)
     return [x[pages].swapaxes(1, 2).flatten(0, 1)[:length] for x in (cache.keys, cache.values)]
 
@@ -143,7 +143,7 @@ def test_pages_hold_what_the_head_computes_alone(random_head: Model, prompts: Pr
         if event == 8:
             assert handle.generated > 3
             engine._scheduler._preempt(handle)
-    length = handle.computed - 4  # the last chunk follows with the next draft
+    length = handle.num_computed_tokens - 4  # the last chunk follows with the next draft
     assert length > len(prompt) + 2
     shared = (len(prompt) - 1) // 8 * 8
     for own, expected in zip(head_pages(engine, handle, length), alone, strict=True):

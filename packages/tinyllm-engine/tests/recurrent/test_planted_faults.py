@@ -17,13 +17,13 @@ FAULTS: dict[str, Fault] = {
     "a request keeps the state of the next draft token": (
         StateSlots,
         "update",
-        "slots.own.pop(computed - request.computed - 1)",
-        "slots.own.pop(computed - request.computed)",
+        "slots.own.pop(computed - request.num_computed_tokens - 1)",
+        "slots.own.pop(computed - request.num_computed_tokens)",
     ),
     "a request keeps the state before its draft tokens": (
         StateSlots,
         "update",
-        "slots.own.pop(computed - request.computed - 1)",
+        "slots.own.pop(computed - request.num_computed_tokens - 1)",
         "slots.own.pop(0)",
     ),
     "the slots of draft tokens are not freed": (
@@ -53,7 +53,7 @@ FAULTS: dict[str, Fault] = {
     "a request starts without its snapshot": (
         StateSlots,
         "admit",
-        "if request.computed:",
+        "if request.num_computed_tokens:",
         "if False:",
     ),
     "a prefix counts a page too many": (
@@ -89,7 +89,7 @@ FAULTS: dict[str, Fault] = {
     "pages of decoded tokens are shared": (
         Scheduler,
         "update",
-        "computed if self.states is None else min(computed, request.prefill_end)",
+        "computed if self.states is None else min(computed, request.num_prompt_tokens)",
         "computed",
     ),
     "a failure leaves snapshots": (Scheduler, "reset", "self.states.reset()", "pass"),

@@ -32,7 +32,7 @@ def test_an_equal_prompt_starts_at_the_last_end_of_a_page(length: int, budget: i
     second = add(world, text(length))
     run(world, budget=budget)
     # At least the last token is computed again.
-    assert [first.cached, second.cached] == [0, (length - 1) // PAGE * PAGE]
+    assert [first.num_cached_tokens, second.num_cached_tokens] == [0, (length - 1) // PAGE * PAGE]
 
 
 def test_the_next_prompt_may_differ_in_the_tokens_that_open_the_answer() -> None:
@@ -41,7 +41,7 @@ def test_the_next_prompt_may_differ_in_the_tokens_that_open_the_answer() -> None
     run(world)
     second = add(world, [*text(45), *[2] * 30])
     run(world)
-    assert second.cached == 36  # 54 tokens without the last 16, in whole pages
+    assert second.num_cached_tokens == 36  # 54 tokens without the last 16, in whole pages
 
 
 def test_the_third_prompt_starts_where_the_first_two_branch_off() -> None:
@@ -49,7 +49,7 @@ def test_the_third_prompt_starts_where_the_first_two_branch_off() -> None:
     for number in range(3):
         request = add(world, [*text(5 * PAGE), *[2000 + number] * 40])
         run(world)
-        cached.append(request.cached)
+        cached.append(request.num_cached_tokens)
     # The second prompt finds pages with the common tokens but no snapshot, and saves one.
     assert cached == [0, 0, 5 * PAGE]
 
@@ -58,14 +58,14 @@ def test_prompts_that_arrive_together_branch_off_the_first_one() -> None:
     world = make()
     requests = [add(world, [*text(5 * PAGE), *[2000 + number] * 40]) for number in range(4)]
     run(world, budget=7)
-    assert [request.cached for request in requests] == [0] + [5 * PAGE] * 3
+    assert [request.num_cached_tokens for request in requests] == [0] + [5 * PAGE] * 3
 
 
 def test_equal_prompts_that_arrive_together_fork_one_snapshot() -> None:
     world = make()
     requests = [add(world, text(22), 9) for _ in range(4)]
     run(world, budget=7, drafts=2)
-    assert [request.cached for request in requests] == [0, 20, 20, 20]
+    assert [request.num_cached_tokens for request in requests] == [0, 20, 20, 20]
     assert len({tuple(request.tokens) for request in requests}) == 1
 
 
@@ -75,10 +75,11 @@ def test_an_answer_is_prefilled_when_the_next_prompt_contains_it() -> None:
     run(world)
     second = add(world, [*first.tokens, 1, 2, 3], 1)
     run(world)
-    assert second.cached == 8  # `SchedulerMemory` fails if a page of decoded tokens is shared
+    # `SchedulerMemory` fails if a page of decoded tokens is shared.
+    assert second.num_cached_tokens == 8
     third = add(world, [*first.tokens, 1, 2, 3], 1)
     run(world)
-    assert third.cached == 20
+    assert third.num_cached_tokens == 20
 
 
 @pytest.mark.parametrize("budget", [pytest.param(100, marks=pytest.mark.exhaustive), 4096])
@@ -89,7 +90,7 @@ def test_a_long_prompt_has_snapshots_at_intervals(budget: int) -> None:
     for length in (3 * SNAPSHOT_INTERVAL + 1, 2 * SNAPSHOT_INTERVAL - 1, SNAPSHOT_INTERVAL + 5):
         request = add(world, [*text(4 * SNAPSHOT_INTERVAL)[:length], 7])
         run(world, budget=budget)
-        assert request.cached == length // SNAPSHOT_INTERVAL * SNAPSHOT_INTERVAL
+        assert request.num_cached_tokens == length // SNAPSHOT_INTERVAL * SNAPSHOT_INTERVAL
 
 
 def test_the_intervals_of_a_prompt_take_a_quarter_of_the_snapshots() -> None:
@@ -102,7 +103,7 @@ def test_the_intervals_of_a_prompt_take_a_quarter_of_the_snapshots() -> None:
     assert world.states.snapshots.count == 8  # 5 short prompts, one interval, two at the end
     again = [add(world, list(request.request.prompt)) for request in kept]
     run(world)
-    assert [request.cached for request in again] == [8] * 5
+    assert [request.num_cached_tokens for request in again] == [8] * 5
 
 
 def test_a_preempted_request_resumes_at_a_snapshot() -> None:
@@ -114,7 +115,7 @@ def test_a_preempted_request_resumes_at_a_snapshot() -> None:
     world.scheduler._preempt(request)
     assert request.slots is None
     world.step(64)
-    assert request.computed > 20
+    assert request.num_computed_tokens > 20
     assert world.last.prefill[0].start == 20
     run(world)
     assert request.tokens[: len(tokens)] == tokens
@@ -146,7 +147,7 @@ def test_without_snapshots_no_prefix_is_shared() -> None:
     world = make(snapshots=0)
     requests = [add(world, text(22)) for _ in range(3)]
     run(world, budget=7)
-    assert [request.cached for request in requests] == [0, 0, 0]
+    assert [request.num_cached_tokens for request in requests] == [0, 0, 0]
 
 
 def test_cancelled_requests_leave_no_snapshot_held() -> None:

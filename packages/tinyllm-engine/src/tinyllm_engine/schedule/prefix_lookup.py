@@ -45,7 +45,9 @@ class PrefixLookup:
     def add(self, request: RequestState) -> None:
         """Note the prefixes that a request computes, which was admitted."""
         tenant = request.request.tenant
-        for block_hash in self._hashes(request)[request.computed // self._pages.page_size :]:
+        for block_hash in self._hashes(request)[
+            request.num_computed_tokens // self._pages.page_size :
+        ]:
             self._computing[tenant, block_hash] = request
 
     def find(self, request: RequestState) -> list[int] | None:

@@ -50,4 +50,4 @@ def _divide_part(prompts: Sequence[RequestState], part: int) -> dict[RequestStat
 
 def _remaining(request: RequestState) -> int:
     """Return the number of prompt tokens that are not prefilled yet."""
-    return request.prefill_end - request.computed
+    return request.num_prompt_tokens - request.num_computed_tokens

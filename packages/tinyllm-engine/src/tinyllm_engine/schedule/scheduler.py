@@ -177,13 +177,13 @@ class Scheduler:
         if self.states is not None:
             self.states.update(request, computed)
         if self.prefix_cache:
-            end = computed if self.states is None else min(computed, request.prefill_end)
-            full = range(request.computed // page_size, end // page_size)
+            end = computed if self.states is None else min(computed, request.num_prompt_tokens)
+            full = range(request.num_computed_tokens // page_size, end // page_size)
             hashes = request.block_hashes(page_size) if full else []
             self._may_admit |= bool(full)
             for index in full:
-                self.pages.register(request.pages[index], hashes[index])
-        request.computed = computed
+                self.pages.register(request.block_table[index], hashes[index])
+        request.num_computed_tokens = computed
 
     def reserve(self, request: RequestState, length: int) -> bool:
         """Allocate pages for the first `length` tokens of a request.
@@ -191,12 +191,12 @@ class Scheduler:
         Returns:
             False if too few pages are available. No page is then allocated.
         """
-        if length <= len(request.pages) * self.pages.page_size:
+        if length <= len(request.block_table) * self.pages.page_size:
             return True
-        needed = self.pages.pages_for(length) - len(request.pages)
+        needed = self.pages.pages_for(length) - len(request.block_table)
         if needed > self.pages.available:
             return False
-        request.pages += self.pages.allocate(needed)
+        request.block_table += self.pages.allocate(needed)
         return True
 
     def reset(self) -> list[RequestState]:
@@ -278,16 +278,16 @@ class Scheduler:
         for victim in victims:
             self._preempt(victim)
         allocated = pages.allocate(needed)
-        request.computed = len(found) * pages.page_size
+        request.num_computed_tokens = len(found) * pages.page_size
         if copied is not None:
             self._copies[allocated[0]] = copied
             pages.free([copied])
-            request.computed = length - 1
-        request.pages = found + allocated
+            request.num_computed_tokens = length - 1
+        request.block_table = found + allocated
         if self.states is not None:
             self.states.admit(request)
-        if request.cached is None:
-            request.cached = request.computed
+        if request.num_cached_tokens is None:
+            request.num_cached_tokens = request.num_computed_tokens
         return True
 
     def _decode_chunks(self, served: Sequence[RequestState]) -> list[Chunk]:
@@ -297,7 +297,7 @@ class Scheduler:
         """
         chunks: list[Chunk] = []
         for request in served:
-            if not request.pages or request.is_prefilling:  # no pages: preempted in this loop
+            if not request.block_table or request.is_prefilling:  # no pages: preempted in this loop
                 continue
             chunk = _decode_chunk(request)
             if not self.reserve(request, chunk.stop):
@@ -305,18 +305,18 @@ class Scheduler:
                 chunk = _decode_chunk(request)
                 while not self.reserve(request, chunk.stop):
                     self._preempt(self._largest())
-                    if not request.pages:
+                    if not request.block_table:
                         break
-            if request.pages:
+            if request.block_table:
                 if self.states is not None:
                     chunk = self.states.assign_decode_slots(chunk)
                 chunks.append(chunk)
         # A request of another tenant may have been preempted after its chunk was made.
-        return [chunk for chunk in chunks if chunk.request.pages]
+        return [chunk for chunk in chunks if chunk.request.block_table]
 
     def _prefill_chunks(self, served: Sequence[RequestState], budget: int) -> list[Chunk]:
         """Return the chunks to prefill, with at most `budget` tokens."""
-        prefilling = [each for each in served if each.is_prefilling and each.pages]
+        prefilling = [each for each in served if each.is_prefilling and each.block_table]
         if not prefilling:
             return []
         lengths = divide(prefilling, budget)
@@ -344,19 +344,19 @@ class Scheduler:
 
     def _free(self, request: RequestState) -> None:
         self._may_admit = True
-        for page in request.pages:
+        for page in request.block_table:
             self._copies.pop(page, None)
-        self.pages.free(request.pages)
+        self.pages.free(request.block_table)
         if self.states is not None:
             self.states.free(request)
         _forget_pages(request)
 
 
 def _forget_pages(request: RequestState) -> None:
-    request.pages = []
+    request.block_table = []
     request.slots = None
     request.branches.clear()
-    request.computed = 0
+    request.num_computed_tokens = 0
     request.draft.clear()
 
 
@@ -372,14 +372,14 @@ def _weights(requests: Sequence[RequestState]) -> dict[str, float]:
 
 def _prefill_chunk(request: RequestState, length: int) -> Chunk:
     """Return the next `length` tokens of a prompt. A new token is chosen after the last of them."""
-    start, stop = request.computed, request.computed + length
+    start, stop = request.num_computed_tokens, request.num_computed_tokens + length
     ends = stop == len(request.tokens) and not request.request.embedding
     return Chunk(request, start, stop, request.token_ids(start, stop), int(ends))
 
 
 def _decode_chunk(request: RequestState) -> Chunk:
     """Return the tokens that a request decodes next."""
-    start, own, draft = request.computed, len(request.tokens), len(request.draft)
+    start, own, draft = request.num_computed_tokens, len(request.tokens), len(request.draft)
     stop = min(own + draft, start + max(DECODED_AGAIN, 1 + draft))
     num_samples = 1 + draft if stop == own + draft else 0
     return Chunk(request, start, stop, request.token_ids(start, stop), num_samples)

@@ -52,14 +52,14 @@ class Shares:
         """Count a request that was admitted."""
         tenant = state.request.tenant
         self._seats[tenant] += 1
-        self._pages[tenant] += len(state.pages)
+        self._pages[tenant] += len(state.block_table)
         self._groups[tenant, state.request.group] += 1
 
     def remove(self, state: RequestState) -> None:
         """Count a request no longer, because it will be preempted."""
         tenant = state.request.tenant
         self._seats[tenant] -= 1
-        self._pages[tenant] -= len(state.pages)
+        self._pages[tenant] -= len(state.block_table)
         self._groups[tenant, state.request.group] -= 1
 
     def order(self, tenant: str) -> float:

@@ -82,8 +82,8 @@ class StateSlots:
         The caller limits the number of running requests to `capacity`.
         """
         slots = request.slots = RequestSlots([self._free.popleft()], NO_STATE)
-        if request.computed:
-            end = self._hash(request, request.computed)
+        if request.num_computed_tokens:
+            end = self._hash(request, request.num_computed_tokens)
             slots.current = slots.held[end] = self.snapshots.acquire(end)
 
     def free(self, request: RequestState) -> None:
@@ -135,7 +135,7 @@ class StateSlots:
         slots = _of(request)
         if len(slots.own) > 1:
             # The step computed one token, with the state in `own[0]`, and then the draft tokens.
-            slots.current = slots.own.pop(computed - request.computed - 1)
+            slots.current = slots.own.pop(computed - request.num_computed_tokens - 1)
             self._free.extend(slots.own)
             slots.own = [slots.current]
         for block_hash in slots.pending:
@@ -155,13 +155,13 @@ class StateSlots:
         interval = SNAPSHOT_INTERVAL * max(1, -(-last // (SNAPSHOT_INTERVAL * most)))
         for length in range((chunk.start // size + 1) * size, min(chunk.stop, last) + 1, size):
             # With pages of any size: the first end of a page at or after each interval.
-            at_end = length in (last, (len(request.request.prompt) - TAIL) // size * size)
+            at_end = length in (last, (request.num_prompt_tokens - TAIL) // size * size)
             if at_end or length in request.branches or length % interval < size:
                 yield length
 
     def _last_page(self, request: RequestState) -> int:
         """Return the number of full pages before the last token of the prompt."""
-        return (len(request.request.prompt) - 1) // self.page_size
+        return (request.num_prompt_tokens - 1) // self.page_size
 
     def _hash(self, request: RequestState, length: int) -> bytes:
         """Return the block hash of the page that ends after `length` tokens."""

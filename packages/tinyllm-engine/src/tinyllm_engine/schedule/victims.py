@@ -47,8 +47,8 @@ def victims_of(
         victims.append(last_of(left, above))
         left.remove(victims[-1])
         shares.remove(victims[-1])
-        released.update(victims[-1].pages)
-        available += sum(released[x] == pages.holders(x) for x in victims[-1].pages)
+        released.update(victims[-1].block_table)
+        available += sum(released[x] == pages.holders(x) for x in victims[-1].block_table)
     return victims
 
 

@@ -119,13 +119,13 @@ class DraftModel:
 
         The first pass starts at the first missing token, later passes at the last draft token.
         """
-        return request.computed + ahead if ahead else self._progress.computed(request)
+        return request.num_computed_tokens + ahead if ahead else self._progress.computed(request)
 
     def _catch_up(self, requests: Sequence[RequestState]) -> list[RequestState]:
         """Prefill missing tokens; return the requests that miss at most `_MAX_DECODED` tokens."""
         budget, chunks = self._prefill_tokens, []
         for request in requests:
-            start, stop = self._progress.computed(request), request.computed
+            start, stop = self._progress.computed(request), request.num_computed_tokens
             chunk = _chunk(request, start, min(stop, start + budget))
             if stop - start > _MAX_DECODED and chunk.tokens and self._can_compute(chunk):
                 chunks.append(chunk)
@@ -136,7 +136,7 @@ class DraftModel:
             request
             for request in requests
             for start in [self._progress.computed(request)]
-            if request.computed - start <= _MAX_DECODED
+            if request.num_computed_tokens - start <= _MAX_DECODED
             and self._can_compute(_chunk(request, start, len(request.tokens)))
         ]
 

@@ -25,20 +25,20 @@ class DraftProgress:
     def computed(self, request: RequestState) -> int:
         """Return how many tokens of a request the draft model has computed before the first gap.
 
-        The result is at most `request.computed`.
+        The result is at most `request.num_computed_tokens`.
         """
         size = self._page_size
-        for index in range(-(-request.computed // size)):
-            filled = self._filled[request.pages[index]]
+        for index in range(-(-request.num_computed_tokens // size)):
+            filled = self._filled[request.block_table[index]]
             if filled < size:
-                return min(index * size + filled, request.computed)
-        return request.computed
+                return min(index * size + filled, request.num_computed_tokens)
+        return request.num_computed_tokens
 
     def extend(self, request: RequestState, start: int, stop: int) -> None:
         """Record that the draft model has computed tokens `start` to `stop`."""
         for at in range(start, stop):
             index, offset = divmod(at, self._page_size)
-            self._filled[request.pages[index]] = offset + 1
+            self._filled[request.block_table[index]] = offset + 1
 
     def cut(self, request: RequestState, start: int, stop: int) -> None:
         """Record that the draft model has no valid tokens at positions `start` to `stop`.
@@ -47,7 +47,7 @@ class DraftProgress:
         """
         for at in range(start, stop):
             index, offset = divmod(at, self._page_size)
-            page = request.pages[index]
+            page = request.block_table[index]
             self._filled[page] = min(self._filled[page], offset)
 
     def copy(self, source: int, target: int) -> None:

@@ -88,7 +88,7 @@ def draft_limits(
     limits = dict[RequestState, int]()
     left = speculation * len(requests) if total is None else total
     for request in requests:
-        if not request.is_prefilling and request.computed == len(request.tokens) - 1:
+        if not request.is_prefilling and request.num_computed_tokens == len(request.tokens) - 1:
             limit = min(speculation, request.remaining - 1, left)
             if limit > 0:
                 limits[request] = limit

@@ -85,7 +85,9 @@ class HeadDrafter:
             wanted = [request for request in wanted if ahead < limits[request]]
             if wanted:  # the head continues with its own output
                 h = mx.concatenate([outputs[request] for request in wanted])
-                positions = [(request, request.computed + ahead - 1) for request in wanted]
+                positions = [
+                    (request, request.num_computed_tokens + ahead - 1) for request in wanted
+                ]
                 next_tokens = [request.draft[-1] for request in wanted]
                 h = self._decode(next_tokens, h, positions)
                 outputs = {request: h[row : row + 1] for row, request in enumerate(wanted)}
@@ -148,9 +150,9 @@ class HeadDrafter:
         last: dict[RequestState, int] = {}
         for request, start, count in kept:
             # A request that has ended or was preempted has no computed tokens.
-            if request.computed > start:
-                positions += [(request, at) for at in range(start, request.computed)]
-                rows += range(row, row + request.computed - start)
+            if request.num_computed_tokens > start:
+                positions += [(request, at) for at in range(start, request.num_computed_tokens)]
+                rows += range(row, row + request.num_computed_tokens - start)
                 last[request] = len(rows) - 1
             row += count
         self.reset()
@@ -165,7 +167,7 @@ class HeadDrafter:
     ) -> Float[mx.array, "T 1 E"]:
         """Compute the head at some positions, given the token after each and its hidden state."""
         table = PageTable.of(
-            [(request.pages, at, at + 1) for request, at in positions],
+            [(request.block_table, at, at + 1) for request, at in positions],
             num_pages=self._pool.num_pages,
             page_size=self._page_size,
         )

@@ -109,12 +109,12 @@ class SchedulerMemory:
             assert chunk.num_samples in (0, 1 + len(chunk.request.draft))
         self._compute(step.prefill)
         self._compute(step.decode)
-        assert all(chunk.stop <= chunk.request.prefill_end for chunk in step.prefill)
-        assert all(chunk.start >= chunk.request.prefill_end for chunk in step.decode)
+        assert all(chunk.stop <= chunk.request.num_prompt_tokens for chunk in step.prefill)
+        assert all(chunk.start >= chunk.request.num_prompt_tokens for chunk in step.decode)
         ended = []
         for chunk in [*step.prefill, *step.decode]:
             request = chunk.request
-            assert chunk.start == request.computed
+            assert chunk.start == request.num_computed_tokens
             if not chunk.num_samples:
                 self.scheduler.update(request, chunk.stop)
                 continue
@@ -146,13 +146,13 @@ class SchedulerMemory:
             for length, slot in chunk.saves.items():
                 self.saved[slot] = self._text(request, length)
             for at in range(chunk.start, chunk.stop):
-                page = request.pages[at // PAGE]
+                page = request.block_table[at // PAGE]
                 assert self.pages.holders(page) == 1, "a shared page is written"
                 assert page not in registered, "a page of the prefix cache is written"
                 self.slots[page * PAGE + at % PAGE] = self._text(request, at + 1)
         for chunk in chunks:
             for at in range(chunk.stop):
-                slot = chunk.request.pages[at // PAGE] * PAGE + at % PAGE
+                slot = chunk.request.block_table[at // PAGE] * PAGE + at % PAGE
                 expected = self._text(chunk.request, at + 1)
                 assert self.slots[slot] == expected, "a token of another request"
 
@@ -165,7 +165,7 @@ class SchedulerMemory:
         tokens = request.token_ids(0, length)
         if self.states is None:
             return tuple(tokens)
-        end = request.prefill_end
+        end = request.num_prompt_tokens
         return (*tokens[:end], *(-1 - token for token in tokens[end:]))
 
 
