@@ -173,7 +173,7 @@ def add(
 
 
 def test_a_new_tenant_takes_its_share_of_seats_at_once() -> None:
-    world = SchedulerMemory(pages=500, max_running=4)
+    world = SchedulerMemory(num_pages=500, max_running=4)
     greedy = [add(world, "greedy") for _ in range(20)]
     world.step(8)
     quiet = [add(world, "quiet") for _ in range(3)]
@@ -186,7 +186,7 @@ def test_a_new_tenant_takes_its_share_of_seats_at_once() -> None:
 
 
 def test_seats_are_divided_by_weight() -> None:
-    world = SchedulerMemory(pages=500, max_running=8)
+    world = SchedulerMemory(num_pages=500, max_running=8)
     for _ in range(8):
         add(world, "small")
     world.step(8)
@@ -198,7 +198,7 @@ def test_seats_are_divided_by_weight() -> None:
 
 
 def test_a_new_tenant_takes_its_share_of_pages_at_once() -> None:
-    world = SchedulerMemory(pages=60, max_running=8)
+    world = SchedulerMemory(num_pages=60, max_running=8)
     greedy = [add(world, "greedy", prompt=50 + each) for each in range(4)]
     world.step(500)
     assert sum(len(each.block_table) for each in greedy) > 50
@@ -212,7 +212,7 @@ def test_a_new_tenant_takes_its_share_of_pages_at_once() -> None:
 
 
 def test_tenants_get_equal_parts_of_the_prefill() -> None:
-    world = SchedulerMemory(pages=500)
+    world = SchedulerMemory(num_pages=500)
     greedy = [add(world, "greedy", prompt=100 + each) for each in range(3)]
     world.step(8)
     quiet = add(world, "quiet", prompt=31)
@@ -223,7 +223,7 @@ def test_tenants_get_equal_parts_of_the_prefill() -> None:
 
 
 def test_groups_of_a_tenant_take_turns() -> None:
-    world = SchedulerMemory(pages=500, max_running=4)
+    world = SchedulerMemory(num_pages=500, max_running=4)
     many = [add(world, "a", prompt=1 + each, group="many") for each in range(10)]
     single = add(world, "a", group="single")
     world.step(8)
@@ -232,7 +232,7 @@ def test_groups_of_a_tenant_take_turns() -> None:
 
 
 def test_no_seat_is_taken_for_a_request_that_gets_no_pages() -> None:
-    world = SchedulerMemory(pages=100, max_running=4)
+    world = SchedulerMemory(num_pages=100, max_running=4)
     greedy = [add(world, "greedy", prompt=60) for _ in range(4)]
     for _ in range(8):
         world.step(64)
@@ -245,7 +245,7 @@ def test_no_seat_is_taken_for_a_request_that_gets_no_pages() -> None:
 
 
 def test_tenants_do_not_take_the_same_pages_from_each_other_in_turn() -> None:
-    world = SchedulerMemory(pages=100, max_running=8)
+    world = SchedulerMemory(num_pages=100, max_running=8)
     for _ in range(5):
         add(world, "greedy", prompt=60)
     for _ in range(12):
@@ -258,7 +258,7 @@ def test_tenants_do_not_take_the_same_pages_from_each_other_in_turn() -> None:
 
 
 def test_a_full_queue_is_taken_from_the_longest_queue() -> None:
-    world = SchedulerMemory(pages=500, max_running=1)
+    world = SchedulerMemory(num_pages=500, max_running=1)
     greedy = [add(world, "greedy") for _ in range(5)]
     assert world.scheduler.displaced_by("quiet", 5) is None
     assert world.scheduler.displaced_by("quiet", 4) is greedy[-1]

@@ -28,14 +28,14 @@ FAULTS: dict[str, Fault] = {
     "a shared last page is written": (
         Scheduler,
         "_allocate",
-        "copied = found.pop() if len(found) * pages.page_size == length else None",
+        "copied = found.pop() if len(found) * manager.page_size == length else None",
         "copied = None",
     ),
     "a prefix counts one token too many": (
         Scheduler,
         "_allocate",
-        "request.num_computed_tokens = len(found) * pages.page_size",
-        "request.num_computed_tokens = len(found) * pages.page_size + bool(found)",
+        "request.num_computed_tokens = len(found) * manager.page_size",
+        "request.num_computed_tokens = len(found) * manager.page_size + bool(found)",
     ),
     "a page is registered before it is full": (
         Scheduler,

@@ -72,8 +72,8 @@ def test_pages_and_their_order_of_eviction_are_restored_exactly(
     limit = None if cap is None else cap * PagePool(pico[0], SETTINGS).page_bytes
     second = Engine(*pico, replace(SETTINGS, prefix_path=path, prefix_cache_bytes=limit))
     before, after = (
-        list(first._pages.registered().items()),
-        list(second._pages.registered().items()),
+        list(first._block_manager.registered().items()),
+        list(second._block_manager.registered().items()),
     )
     before = before[-len(after) :]  # the page to evict first comes first
     assert len(after) == (cap or saved)

@@ -28,7 +28,7 @@ class Schedules(RuleBasedStateMachine):
         self.live: list[RequestState] = []
 
     def make(self) -> SchedulerMemory:
-        return SchedulerMemory(pages=9)
+        return SchedulerMemory(num_pages=9)
 
     @rule(
         prompt=st.lists(st.integers(0, 1), min_size=1, max_size=20),
@@ -55,7 +55,7 @@ class Schedules(RuleBasedStateMachine):
     @invariant()
     def pages_are_held_by_running_requests(self) -> None:
         held = {page for request in self.world.scheduler.running for page in request.block_table}
-        assert self.world.pages.available == self.world.pages.num_pages - len(held)
+        assert self.world.block_manager.available == self.world.block_manager.num_pages - len(held)
         waiting = [each for each in self.live if each not in self.world.scheduler.running]
         assert not any(each.block_table or each.slots for each in waiting)
 
@@ -78,7 +78,7 @@ class Schedules(RuleBasedStateMachine):
         self.world.saved.clear()
         assert set(self.world.scheduler.reset()) == running
         assert not self.world.scheduler.running
-        assert self.world.pages.cached == 0
+        assert self.world.block_manager.cached == 0
 
     def teardown(self) -> None:
         for _ in range(2000):
@@ -86,7 +86,7 @@ class Schedules(RuleBasedStateMachine):
                 break
             self.step(6)
         assert not self.live, "a request never gets its turn"
-        assert self.world.pages.available == self.world.pages.num_pages
+        assert self.world.block_manager.available == self.world.block_manager.num_pages
         states = self.world.states
         assert states is None or states.used == states.snapshots.held == 0
 
@@ -95,7 +95,7 @@ class SchedulesWithStates(Schedules):
     """The same with recurrent state: few slots for requests, and few for snapshots."""
 
     def make(self) -> SchedulerMemory:
-        return SchedulerMemory(pages=9, states=5, snapshots=3)
+        return SchedulerMemory(num_pages=9, states=5, snapshots=3)
 
 
 for machine in (Schedules, SchedulesWithStates):
@@ -110,7 +110,7 @@ def run(world: SchedulerMemory, budget: int = 8, steps: int = 500) -> list[Reque
 
 
 def test_a_short_prompt_does_not_wait_for_a_long_one_and_the_long_one_goes_on() -> None:
-    world = SchedulerMemory(pages=200)
+    world = SchedulerMemory(num_pages=200)
     long = add(world, [1] * 400, 1)
     world.step(8)
     shorts = [add(world, [2 + i, 3, 4, 5], 1) for i in range(2)]
@@ -122,7 +122,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one_and_the_long_one_goes_on() 
 
 
 def test_of_several_prompts_behind_a_long_one_the_shortest_comes_first() -> None:
-    world = SchedulerMemory(pages=200)
+    world = SchedulerMemory(num_pages=200)
     long = add(world, [1] * 400, 1)
     world.step(8)
     longer, shorter = add(world, [2] * 30, 1), add(world, [3] * 10, 1)
@@ -130,7 +130,7 @@ def test_of_several_prompts_behind_a_long_one_the_shortest_comes_first() -> None
 
 
 def test_short_prompts_in_a_stream_do_not_starve_a_long_one() -> None:
-    world = SchedulerMemory(pages=200)
+    world = SchedulerMemory(num_pages=200)
     long = add(world, [1] * 101, 1)
     for step in range(100 // 4 + 1):
         add(world, [2, step, 3, 4, 5], 1)
@@ -140,7 +140,7 @@ def test_short_prompts_in_a_stream_do_not_starve_a_long_one() -> None:
 
 
 def test_every_step_decodes_all_decoding_requests() -> None:
-    world = SchedulerMemory(pages=200)
+    world = SchedulerMemory(num_pages=200)
     decoding = [add(world, [i], 50) for i in range(3)]
     add(world, [9] * 300, 1)
     for step in range(20):
@@ -149,7 +149,7 @@ def test_every_step_decodes_all_decoding_requests() -> None:
 
 
 def test_prompts_may_take_longer_only_while_no_request_decodes() -> None:
-    world = SchedulerMemory(pages=40)
+    world = SchedulerMemory(num_pages=40)
     add(world, [1] * 4, 8)
     long = add(world, [2] * 60, 1)
     step = world.scheduler.schedule(8, 20)
@@ -163,7 +163,7 @@ def test_prompts_may_take_longer_only_while_no_request_decodes() -> None:
 
 
 def test_a_level_of_priority_overtakes_a_limited_number_of_requests() -> None:
-    world = SchedulerMemory(pages=500, max_running=1)
+    world = SchedulerMemory(num_pages=500, max_running=1)
     first = add(world, [1], 1)
     urgent = [add(world, [2, i], 1, priority=-1) for i in range(PATIENCE + 5)]
     order = run(world)
@@ -172,7 +172,7 @@ def test_a_level_of_priority_overtakes_a_limited_number_of_requests() -> None:
 
 
 def test_the_last_in_rank_is_preempted_and_gets_all_its_tokens_in_the_end() -> None:
-    world = SchedulerMemory(pages=6)
+    world = SchedulerMemory(num_pages=6)
     first, second = add(world, [1] * 7, 12), add(world, [2] * 7, 12)
     assert run(world) == [first, second]
     assert world.scheduler.preemptions > 0
@@ -180,7 +180,7 @@ def test_the_last_in_rank_is_preempted_and_gets_all_its_tokens_in_the_end() -> N
 
 
 def test_tokens_are_decoded_again_several_at_a_time_after_a_preemption() -> None:
-    world = SchedulerMemory(pages=60)
+    world = SchedulerMemory(num_pages=60)
     world.scheduler.prefix_cache = False
     request = add(world, [1] * 3, 150)
     for _ in range(100):
@@ -195,14 +195,14 @@ def test_tokens_are_decoded_again_several_at_a_time_after_a_preemption() -> None
 
 
 def test_a_prefix_that_is_being_computed_is_waited_for_and_shared() -> None:
-    world = SchedulerMemory(pages=60)
+    world = SchedulerMemory(num_pages=60)
     twins = [add(world, [1] * 33, 2) for _ in range(3)]
     run(world, budget=16)
     assert [request.num_cached_tokens for request in twins] == [0, 32, 32]
 
 
 def test_a_hit_of_the_whole_prompt_copies_the_last_page() -> None:
-    world = SchedulerMemory(pages=60)
+    world = SchedulerMemory(num_pages=60)
     first = add(world, [1] * 16, 6)
     assert run(world) == [first]
     second = add(world, [1] * 16, 2)

@@ -80,10 +80,11 @@ class Engine:
         self.tokenizer = tokenizer
         self.settings = settings
         pool = self._pool = PagePool(model, settings, draft)
-        self._pages = BlockManager(pool.num_pages, settings.page_size, pool.max_cached_pages)
+        manager = BlockManager(pool.num_pages, settings.page_size, pool.max_cached_pages)
+        self._block_manager = manager
         self._states = make_state_slots(pool.plan, settings)
         self._scheduler = Scheduler(
-            self._pages, settings.max_running, self._states, prefix_cache=settings.prefix_cache
+            manager, settings.max_running, self._states, prefix_cache=settings.prefix_cache
         )
         self._drafter = make_drafter(
             settings, model, tokenizer, pool, self._scheduler.reserve, draft
@@ -95,7 +96,7 @@ class Engine:
         self._budget = PrefillBudget(settings.step_seconds, settings.prefill_tokens)
         self.grammars = GrammarWorker(GrammarCompiler(tokenizer, model.config.vocab_size))
         weakref.finalize(self, self.grammars.close)
-        self._requests = RequestFactory(model, tokenizer, self._pages, self.grammars)
+        self._requests = RequestFactory(model, tokenizer, manager, self.grammars)
         self._lap_started = 0.0
         if settings.prefix_cache and settings.prefix_path is not None:
             self._prefixes.load(settings.prefix_path)
@@ -393,4 +394,4 @@ class Engine:
         """
         snapshots = None if self._states is None else self._states.snapshots
         caches = self._pool.caches
-        return make_prefix_store(self.model, self.settings, self._pages, snapshots, caches)
+        return make_prefix_store(self.model, self.settings, self._block_manager, snapshots, caches)

@@ -21,13 +21,13 @@ class RequestFactory:
         self,
         model: LanguageModel,
         tokenizer: Tokenizer,
-        pages: BlockManager,
+        block_manager: BlockManager,
         grammars: GrammarWorker,
     ) -> None:
-        """Make the factory of an engine, from its model, tokenizer, pages and grammar compiler."""
+        """Make the factory of an engine from its parts."""
         self._model = model
         self._tokenizer = tokenizer
-        self._pages = pages
+        self._block_manager = block_manager
         self._grammars = grammars
 
     def limit_tokens(self, request: Request) -> int:
@@ -40,7 +40,7 @@ class RequestFactory:
         check_prompt(request.prompt, config)
         # An embedding too needs memory for one token more: if all its pages are in the prefix
         # cache, the last one is copied.
-        most = self._pages.num_pages * self._pages.page_size - 1
+        most = self._block_manager.num_pages * self._block_manager.page_size - 1
         if length > most:
             raise PromptTooLongError(
                 f"prompt: expected at most {most} tokens, the limit of the engine's pages, got "
@@ -49,12 +49,12 @@ class RequestFactory:
         max_tokens = min(request.max_tokens, config.context_length - length)
         if request.embedding:
             max_tokens = 0
-        needed = self._pages.pages_for(length + max_tokens)
-        if needed > self._pages.num_pages:
+        needed = self._block_manager.pages_for(length + max_tokens)
+        if needed > self._block_manager.num_pages:
             raise RequestError(
                 f"max_tokens: {length} prompt and {max_tokens} new tokens need {needed} pages, the "
-                f"engine has {self._pages.num_pages}: request fewer tokens, or give the engine "
-                "more memory"
+                f"engine has {self._block_manager.num_pages}: request fewer tokens, or give the "
+                "engine more memory"
             )
         return max_tokens
 

@@ -30,15 +30,15 @@ class Counts:
 
 def collect_stats(scheduler: Scheduler, drafter: Drafter | None, counts: Counts) -> EngineStats:
     """Return the statistics of an engine."""
-    pages, states = scheduler.pages, scheduler.states
+    block_manager, states = scheduler.block_manager, scheduler.states
     snapshots = None if states is None else states.snapshots
     acceptance = None if drafter is None else drafter.acceptance
     return EngineStats(
         running=len(scheduler.running),
         waiting=scheduler.waiting,
-        pages_total=pages.num_pages,
-        pages_used=pages.num_pages - pages.available,
-        pages_cached=pages.cached,
+        pages_total=block_manager.num_pages,
+        pages_used=block_manager.num_pages - block_manager.available,
+        pages_cached=block_manager.cached,
         states_total=0 if states is None else states.capacity,
         states_used=0 if states is None else states.used,
         snapshots_total=0 if snapshots is None else len(snapshots.slots),

@@ -43,8 +43,8 @@ def test_a_large_page_leaves_less_for_states() -> None:
 def test_the_memory_for_snapshots_is_chosen() -> None:
     chosen = settings(4000, snapshot_bytes=2500)
     assert plan_memory(chosen, 10, 100, 99) == MemoryPlan(50, 10, 25)
-    assert plan_memory(settings(4000, snapshot_bytes=0), 10, 100, 99).snapshots == 0
-    assert plan_memory(settings(4000, prefix_cache=False), 10, 100, 99).snapshots == 0
+    assert plan_memory(settings(4000, snapshot_bytes=0), 10, 100, 99).num_snapshots == 0
+    assert plan_memory(settings(4000, prefix_cache=False), 10, 100, 99).num_snapshots == 0
     for wrong in (99, 2991):
         with pytest.raises(MemorySettingError, match=f"expected 0, or from 100 to 2990 .* {wrong}"):
             plan_memory(settings(4000, snapshot_bytes=wrong), 10, 100, 99)

@@ -123,7 +123,7 @@ def schedule(seed: int) -> None:
                 live.remove(request)
     assert not live
     assert world.states.used == world.states.snapshots.held == 0
-    assert world.pages.available == world.pages.num_pages
+    assert world.block_manager.available == world.block_manager.num_pages
 
 
 def schedules() -> None:

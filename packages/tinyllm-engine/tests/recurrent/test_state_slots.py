@@ -6,8 +6,8 @@ from tinyllm_engine.schedule.state_slots import SNAPSHOT_INTERVAL
 from tinyllm_engine.testing import PAGE, SchedulerMemory
 
 
-def make(states: int = 4, snapshots: int = 8, pages: int = 400) -> SchedulerMemory:
-    return SchedulerMemory(pages, states=states, snapshots=snapshots)
+def make(states: int = 4, snapshots: int = 8, num_pages: int = 400) -> SchedulerMemory:
+    return SchedulerMemory(num_pages, states=states, snapshots=snapshots)
 
 
 def add(world: SchedulerMemory, prompt: list[int], max_tokens: int = 1) -> RequestState:
@@ -84,7 +84,7 @@ def test_an_answer_is_prefilled_when_the_next_prompt_contains_it() -> None:
 
 @pytest.mark.parametrize("budget", [pytest.param(100, marks=pytest.mark.exhaustive), 4096])
 def test_a_long_prompt_has_snapshots_at_intervals(budget: int) -> None:
-    world = make(snapshots=40, pages=2000)
+    world = make(snapshots=40, num_pages=2000)
     add(world, text(4 * SNAPSHOT_INTERVAL))
     run(world, budget=budget)
     for length in (3 * SNAPSHOT_INTERVAL + 1, 2 * SNAPSHOT_INTERVAL - 1, SNAPSHOT_INTERVAL + 5):
@@ -94,7 +94,7 @@ def test_a_long_prompt_has_snapshots_at_intervals(budget: int) -> None:
 
 
 def test_the_intervals_of_a_prompt_take_a_quarter_of_the_snapshots() -> None:
-    world = make(snapshots=8, pages=4000)
+    world = make(snapshots=8, num_pages=4000)
     kept = [add(world, [number] * 9) for number in range(5)]
     run(world)
     add(world, text(9 * SNAPSHOT_INTERVAL))

@@ -41,6 +41,7 @@ def block_hashes(
 class BlockManager:
     """Pages with reference counts, and a prefix cache of full pages by block hash.
 
+    A page is what vLLM calls a block: the keys and values of `page_size` tokens in all layers.
     A page is free, held by one or more requests, or cached. A cached page has no holder. It is full
     and registered under its block hash, so that a later request with the same prefix can acquire
     the page. If no page is free, cached pages are evicted, least recently used first.

@@ -43,14 +43,14 @@ class MemoryPlan:
     """The numbers of pages and of slots that an engine allocates.
 
     Attributes:
-        pages: number of pages.
-        states: number of slots for recurrent states of requests; 0 without recurrent layers.
-        snapshots: number of slots for snapshots.
+        num_pages: number of pages.
+        num_states: number of slots for recurrent states of requests; 0 without recurrent layers.
+        num_snapshots: number of slots for snapshots.
     """
 
-    pages: int
-    states: int = 0
-    snapshots: int = 0
+    num_pages: int
+    num_states: int = 0
+    num_snapshots: int = 0
 
 
 def plan_memory(

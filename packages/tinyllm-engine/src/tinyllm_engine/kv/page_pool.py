@@ -60,8 +60,8 @@ class PagePool:
         self.plan = plan_memory(
             settings, self.page_bytes, model.state_bytes(), model.config.context_length
         )
-        self.num_pages = self.plan.pages
-        self.num_slots = self.plan.states + self.plan.snapshots
+        self.num_pages = self.plan.num_pages
+        self.num_slots = self.plan.num_states + self.plan.num_snapshots
         self.caches: list[PooledCache] = []
         self.draft_caches: list[PooledCache] = []
         self.renew()

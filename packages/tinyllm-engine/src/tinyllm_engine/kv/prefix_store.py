@@ -47,7 +47,7 @@ class PrefixStore:
 
     def __init__(
         self,
-        pages: BlockManager,
+        block_manager: BlockManager,
         snapshots: SnapshotStore | None,
         caches: Sequence[PooledCache],
         identity: str,
@@ -55,13 +55,13 @@ class PrefixStore:
         """Make a store for the pages of an engine.
 
         Args:
-            pages: the allocation of pages.
+            block_manager: the allocation of pages.
             snapshots: the snapshots of recurrent states; None without recurrent layers.
             caches: the contents of pages and slots, one cache per layer.
             identity: text that names the model and all settings that determine the contents of a
                 page. A file with another identity is ignored.
         """
-        self._pages = pages
+        self._block_manager = block_manager
         self._snapshots = snapshots
         self._caches = caches
         self._identity = f"{_FORMAT} {identity}"
@@ -75,8 +75,8 @@ class PrefixStore:
         Returns:
             The number of pages in the file; 0 if the write failed, with the reason in the log.
         """
-        found = list(self._pages.registered().items())
-        found = found[max(0, len(found) - self._pages.max_cached) :]
+        found = list(self._block_manager.registered().items())
+        found = found[max(0, len(found) - self._block_manager.max_cached) :]
         if not found:
             return 0
         tensors = _rows(_HASHES, dict(found), self._arrays())
@@ -116,17 +116,19 @@ class PrefixStore:
         except (OSError, RuntimeError, ValueError) as error:
             _log.warning("%s: no prefixes were loaded: %s", path, error)
             return 0
-        count = min(len(tensors[_HASHES]), self._pages.max_cached, self._pages.num_pages)
+        count = min(
+            len(tensors[_HASHES]), self._block_manager.max_cached, self._block_manager.num_pages
+        )
         if not count:
             return 0
-        pages, hashes = self._pages.allocate(count), _hashes(tensors[_HASHES])[-count:]
+        pages, hashes = self._block_manager.allocate(count), _hashes(tensors[_HASHES])[-count:]
         for page, block_hash in zip(pages, hashes, strict=True):
-            self._pages.register(page, block_hash)
+            self._block_manager.register(page, block_hash)
         _write(self._arrays(), pages, {name: tensors[name][-count:] for name in self._arrays()})
         snapshots = self._load_snapshots(tensors, set(hashes))
         # The first pages of the file were used least recently. `free` starts with the last page of
         # its argument, and the page that is freed first is evicted first.
-        self._pages.free(pages[::-1])
+        self._block_manager.free(pages[::-1])
         _log.info("%s: %d pages and %d snapshots were loaded", path, count, snapshots)
         return count
 
@@ -239,7 +241,7 @@ def _checksum(tensors: Mapping[str, mx.array]) -> str:
 def make_prefix_store(
     model: LanguageModel,
     settings: EngineSettings,
-    pages: BlockManager,
+    block_manager: BlockManager,
     snapshots: SnapshotStore | None,
     caches: Sequence[PooledCache],
 ) -> PrefixStore:
@@ -254,7 +256,7 @@ def make_prefix_store(
             f"got {settings.prefix_path}: leave it out"
         )
     identity = f"{model_fingerprint(model)} {settings.page_size} {settings.kv_bits}"
-    return PrefixStore(pages, snapshots, caches, identity)
+    return PrefixStore(block_manager, snapshots, caches, identity)
 
 
 def model_fingerprint(model: LanguageModel) -> str:

@@ -20,7 +20,7 @@ class PrefixLookup:
 
     def __init__(
         self,
-        pages: BlockManager,
+        block_manager: BlockManager,
         states: StateSlots | None,
         running: Iterable[RequestState],
         *,
@@ -29,12 +29,12 @@ class PrefixLookup:
         """Note the prefixes that the running requests compute.
 
         Args:
-            pages: the allocation of pages.
+            block_manager: the allocation of pages.
             states: the slots of recurrent state; None for models without recurrent layers.
             running: the running requests.
             enabled: False if requests share no prefixes.
         """
-        self._pages = pages
+        self._block_manager = block_manager
         self._states = states
         self._enabled = enabled
         self._computing: dict[tuple[str, bytes], RequestState] = {}
@@ -46,18 +46,18 @@ class PrefixLookup:
         """Note the prefixes that a request computes, which was admitted."""
         tenant = request.request.tenant
         for block_hash in self._hashes(request)[
-            request.num_computed_tokens // self._pages.page_size :
+            request.num_computed_tokens // self._block_manager.page_size :
         ]:
             self._computing[tenant, block_hash] = request
 
     def find(self, request: RequestState) -> list[int] | None:
         """Return the pages that a request shares; None if it waits for a running request."""
         hashes, tenant = self._hashes(request), request.request.tenant
-        found = self._pages.find(hashes)
+        found = self._block_manager.find(hashes)
         if self._states is None:
             waits = len(found) < len(hashes) and (tenant, hashes[len(found)]) in self._computing
             return None if waits else found
-        size = self._pages.page_size
+        size = self._block_manager.page_size
         count = self._states.snapshots.longest(hashes[: len(found)])
         for pages in range(len(hashes), count, -1):
             other = self._computing.get((tenant, hashes[pages - 1]))
@@ -73,4 +73,4 @@ class PrefixLookup:
             return []
         if self._states is not None:
             return self._states.shareable(request)
-        return request.block_hashes(self._pages.page_size)
+        return request.block_hashes(self._block_manager.page_size)

@@ -39,7 +39,7 @@ class Scheduler:
     order never changes, so every request of a tenant is computed eventually.
 
     Attributes:
-        pages: the allocation of pages.
+        block_manager: the allocation of pages.
         max_running: the largest number of requests that hold pages.
         states: the slots of recurrent state; None for models without recurrent layers.
         prefix_cache: True if requests share the pages of equal prefixes.
@@ -48,14 +48,14 @@ class Scheduler:
 
     def __init__(
         self,
-        pages: BlockManager,
+        block_manager: BlockManager,
         max_running: int,
         states: StateSlots | None = None,
         *,
         prefix_cache: bool = True,
     ) -> None:
         """Make a scheduler without requests."""
-        self.pages = pages
+        self.block_manager = block_manager
         self.states = states
         self.max_running = max_running if states is None else min(max_running, states.capacity)
         self.prefix_cache = prefix_cache
@@ -173,7 +173,7 @@ class Scheduler:
 
     def update(self, request: RequestState, computed: int) -> None:
         """Record that the first `computed` tokens are in the pages, and register full pages."""
-        page_size = self.pages.page_size
+        page_size = self.block_manager.page_size
         if self.states is not None:
             self.states.update(request, computed)
         if self.prefix_cache:
@@ -182,7 +182,7 @@ class Scheduler:
             hashes = request.block_hashes(page_size) if full else []
             self._may_admit |= bool(full)
             for index in full:
-                self.pages.register(request.block_table[index], hashes[index])
+                self.block_manager.register(request.block_table[index], hashes[index])
         request.num_computed_tokens = computed
 
     def reserve(self, request: RequestState, length: int) -> bool:
@@ -191,12 +191,12 @@ class Scheduler:
         Returns:
             False if too few pages are available. No page is then allocated.
         """
-        if length <= len(request.block_table) * self.pages.page_size:
+        if length <= len(request.block_table) * self.block_manager.page_size:
             return True
-        needed = self.pages.pages_for(length) - len(request.block_table)
-        if needed > self.pages.available:
+        needed = self.block_manager.pages_for(length) - len(request.block_table)
+        if needed > self.block_manager.available:
             return False
-        request.block_table += self.pages.allocate(needed)
+        request.block_table += self.block_manager.allocate(needed)
         return True
 
     def reset(self) -> list[RequestState]:
@@ -210,7 +210,7 @@ class Scheduler:
         """
         running = [request for request in self._running if request.finish_reason is None]
         self._may_admit = True
-        self.pages.reset()
+        self.block_manager.reset()
         if self.states is not None:
             self.states.reset()
         for request in running:
@@ -222,8 +222,10 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Allocate seats and pages for waiting requests, the tenant with the fewest seats first."""
-        prefixes = PrefixLookup(self.pages, self.states, self._running, enabled=self.prefix_cache)
-        shares = Shares(self._waiting, self.max_running, self.pages.num_pages)
+        prefixes = PrefixLookup(
+            self.block_manager, self.states, self._running, enabled=self.prefix_cache
+        )
+        shares = Shares(self._waiting, self.max_running, self.block_manager.num_pages)
         shares.count(self._running)
         queues = by_tenant(self._waiting)
         while queues:
@@ -257,31 +259,31 @@ class Scheduler:
         Returns:
             False if no seat is free or too few pages are available. Nothing is then changed.
         """
-        pages, length = self.pages, len(request.tokens)
-        pages.acquire(found)
+        manager, length = self.block_manager, len(request.tokens)
+        manager.acquire(found)
         # The last token is always computed, to choose the next token. If the page of the last token
         # is shared, the token is written into a copy of the page, because other requests read it.
-        copied = found.pop() if len(found) * pages.page_size == length else None
-        needed = pages.pages_for(length) - len(found)
+        copied = found.pop() if len(found) * manager.page_size == length else None
+        needed = manager.pages_for(length) - len(found)
         victims = victims_of(
             request.request.tenant,
             needed,
             len(found),
             self._running,
             self.max_running,
-            pages,
+            manager,
             shares,
         )
         if victims is None:
-            pages.free(found if copied is None else [*found, copied])
+            manager.free(found if copied is None else [*found, copied])
             return False
         for victim in victims:
             self._preempt(victim)
-        allocated = pages.allocate(needed)
-        request.num_computed_tokens = len(found) * pages.page_size
+        allocated = manager.allocate(needed)
+        request.num_computed_tokens = len(found) * manager.page_size
         if copied is not None:
             self._copies[allocated[0]] = copied
-            pages.free([copied])
+            manager.free([copied])
             request.num_computed_tokens = length - 1
         request.block_table = found + allocated
         if self.states is not None:
@@ -327,7 +329,7 @@ class Scheduler:
 
     def _largest(self) -> RequestState:
         """Return the last running request of the tenant that uses most pages for its weight."""
-        shares = Shares(self._waiting, self.max_running, self.pages.num_pages)
+        shares = Shares(self._waiting, self.max_running, self.block_manager.num_pages)
         shares.count(self._running)
         # Of equal tenants, the tenant whose request is last in queue order.
         return max(
@@ -346,7 +348,7 @@ class Scheduler:
         self._may_admit = True
         for page in request.block_table:
             self._copies.pop(page, None)
-        self.pages.free(request.block_table)
+        self.block_manager.free(request.block_table)
         if self.states is not None:
             self.states.free(request)
         _forget_pages(request)

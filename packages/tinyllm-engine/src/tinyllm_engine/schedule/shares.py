@@ -41,7 +41,7 @@ class Shares:
     def count(self, running: Sequence[RequestState]) -> None:
         """Count the seats and pages of the running requests."""
         self._seats: Counter[str] = Counter()
-        self._pages: Counter[str] = Counter()
+        self._pages_used: Counter[str] = Counter()
         self._groups: Counter[tuple[str, str]] = Counter()
         self._weights |= {each.request.tenant: each.request.weight for each in running}
         self._total = sum(self._weights.values())
@@ -52,14 +52,14 @@ class Shares:
         """Count a request that was admitted."""
         tenant = state.request.tenant
         self._seats[tenant] += 1
-        self._pages[tenant] += len(state.block_table)
+        self._pages_used[tenant] += len(state.block_table)
         self._groups[tenant, state.request.group] += 1
 
     def remove(self, state: RequestState) -> None:
         """Count a request no longer, because it will be preempted."""
         tenant = state.request.tenant
         self._seats[tenant] -= 1
-        self._pages[tenant] -= len(state.block_table)
+        self._pages_used[tenant] -= len(state.block_table)
         self._groups[tenant, state.request.group] -= 1
 
     def order(self, tenant: str) -> float:
@@ -72,7 +72,7 @@ class Shares:
 
     def page_use(self, tenant: str) -> float:
         """Return the pages that a tenant uses, over its weight."""
-        return self._pages[tenant] / self._weights[tenant]
+        return self._pages_used[tenant] / self._weights[tenant]
 
     def seat_from(self, tenant: str) -> str | None:
         """Return the tenant that loses a seat to `tenant`; None if `tenant` has its share."""
@@ -86,12 +86,12 @@ class Shares:
 
         The result is None if `tenant` would exceed its share, or no other tenant exceeds its own.
         """
-        if self._pages[tenant] + more > self._page_share(tenant):
+        if self._pages_used[tenant] + more > self._page_share(tenant):
             return None
         above = [
             each
-            for each in self._pages
-            if each != tenant and self._pages[each] > self._page_share(each)
+            for each in self._pages_used
+            if each != tenant and self._pages_used[each] > self._page_share(each)
         ]
         return max(above, key=self.page_use, default=None)
 

@@ -175,12 +175,12 @@ def _of(request: RequestState) -> RequestSlots:
 
 def make_state_slots(plan: MemoryPlan, settings: EngineSettings) -> StateSlots | None:
     """Return the slots of an engine; None for a model without recurrent layers."""
-    if not plan.states:
+    if not plan.num_states:
         return None
-    if settings.prefix_cache and not plan.snapshots:
+    if settings.prefix_cache and not plan.num_snapshots:
         _log.warning(
             "requests share no prefixes: the memory has no room for a snapshot of recurrent states"
         )
-    if plan.states < settings.max_running:
-        _log.info("the memory has room for the recurrent states of %d requests", plan.states)
-    return StateSlots(plan.states, plan.snapshots, settings.page_size)
+    if plan.num_states < settings.max_running:
+        _log.info("the memory has room for the recurrent states of %d requests", plan.num_states)
+    return StateSlots(plan.num_states, plan.num_snapshots, settings.page_size)

@@ -16,7 +16,7 @@ def victims_of(
     found: int,
     running: Sequence[RequestState],
     max_running: int,
-    pages: BlockManager,
+    block_manager: BlockManager,
     shares: Shares,
 ) -> list[RequestState] | None:
     """Return the requests to preempt for a request of `tenant`; None if it cannot be admitted.
@@ -30,10 +30,10 @@ def victims_of(
         found: the number of pages that the request shares and has acquired.
         running: the running requests, in queue order.
         max_running: the number of all seats.
-        pages: the allocation of pages.
+        block_manager: the allocation of pages.
         shares: the shares of tenants. The victims are removed from the counts.
     """
-    left, available = list(running), pages.available
+    left, available = list(running), block_manager.available
     victims: list[RequestState] = []
     released: Counter[int] = Counter()  # the victims that hold each page
     while len(left) >= max_running or needed + len(left) > available:
@@ -48,7 +48,7 @@ def victims_of(
         left.remove(victims[-1])
         shares.remove(victims[-1])
         released.update(victims[-1].block_table)
-        available += sum(released[x] == pages.holders(x) for x in victims[-1].block_table)
+        available += sum(released[x] == block_manager.holders(x) for x in victims[-1].block_table)
     return victims
 
 

@@ -44,7 +44,7 @@ class SchedulerMemory:
     differ from decoded tokens, because their numbers may differ in the last bits.
 
     Attributes:
-        pages: the allocation of pages.
+        block_manager: the allocation of pages.
         states: the slots of recurrent state; None without recurrent layers.
         scheduler: the scheduler.
         slots: the text by slot of a page.
@@ -54,20 +54,20 @@ class SchedulerMemory:
     """
 
     def __init__(
-        self, pages: int, max_running: int = 4, *, states: int | None = None, snapshots: int = 0
+        self, num_pages: int, max_running: int = 4, *, states: int | None = None, snapshots: int = 0
     ) -> None:
-        """Make a scheduler with `pages` empty pages of `PAGE` tokens.
+        """Make a scheduler with `num_pages` empty pages of `PAGE` tokens.
 
         Args:
-            pages: the number of pages.
+            num_pages: the number of pages.
             max_running: the number of seats.
             states: the number of slots for recurrent states of requests; None for a model without
                 recurrent layers.
             snapshots: the number of slots for snapshots.
         """
-        self.pages = BlockManager(pages, PAGE)
+        self.block_manager = BlockManager(num_pages, PAGE)
         self.states = None if states is None else StateSlots(states, snapshots, PAGE)
-        self.scheduler = Scheduler(self.pages, max_running, self.states)
+        self.scheduler = Scheduler(self.block_manager, max_running, self.states)
         self.slots: dict[int, tuple[int, ...]] = {}
         self.saved: dict[int, tuple[int, ...]] = {}
         self.arrivals = 0
@@ -140,14 +140,14 @@ class SchedulerMemory:
                 before = () if chunk.load == NO_STATE else self.saved[chunk.load]
                 assert before == self._text(request, chunk.start), "a state of another text"
                 assert all(chunk.start < length <= chunk.stop for length in chunk.saves)
-        registered = set(self.pages.registered().values())
+        registered = set(self.block_manager.registered().values())
         for chunk in chunks:
             request = chunk.request
             for length, slot in chunk.saves.items():
                 self.saved[slot] = self._text(request, length)
             for at in range(chunk.start, chunk.stop):
                 page = request.block_table[at // PAGE]
-                assert self.pages.holders(page) == 1, "a shared page is written"
+                assert self.block_manager.holders(page) == 1, "a shared page is written"
                 assert page not in registered, "a page of the prefix cache is written"
                 self.slots[page * PAGE + at % PAGE] = self._text(request, at + 1)
         for chunk in chunks:

@@ -132,11 +132,11 @@ def sample_prompts(tokenizer: Tokenizer) -> list[list[int]]:
 
 
 def pages_of(
-    model: LanguageModel, pages: int, page_size: int, draft: LanguageModel | None = None
+    model: LanguageModel, num_pages: int, page_size: int, draft: LanguageModel | None = None
 ) -> int:
-    """Return the size of `pages` pages of a model and a draft model, in bytes."""
+    """Return the size of `num_pages` pages of a model and a draft model, in bytes."""
     settings = EngineSettings(page_size, memory_bytes=1 << 24)
-    return pages * PagePool(model, settings, draft).page_bytes
+    return num_pages * PagePool(model, settings, draft).page_bytes
 
 
 def run_schedule(
@@ -184,10 +184,10 @@ def run_schedule(
     page_size = draw.choice([3, 8, 16])
     longest = -(-(max(map(len, prompts)) + _LONGEST_ANSWER) // page_size)
     # From little more than the longest request needs, which causes preemptions, to enough for all.
-    pages = draw.choice([longest + 1, 2 * longest, 400])
+    num_pages = draw.choice([longest + 1, 2 * longest, 400])
     settings = EngineSettings(
         page_size=page_size,
-        memory_bytes=pages_of(model, pages, page_size, draft),
+        memory_bytes=pages_of(model, num_pages, page_size, draft),
         max_running=draw.choice([2, 5, 32]),
         prefill_tokens=draw.choice([2, 7, 64, 512]),
         step_seconds=1000.0,  # the speed of the machine must not change the schedule
@@ -249,7 +249,7 @@ def _with_states(model: LanguageModel, settings: EngineSettings, count: int) -> 
     memory = pages + snapshots + (1 + settings.speculation) * model.state_bytes()
     while True:
         rest = replace(settings, memory_bytes=memory, snapshot_bytes=0)
-        states = plan_memory(rest, page_bytes, model.state_bytes(), context).states
+        states = plan_memory(rest, page_bytes, model.state_bytes(), context).num_states
         if memory - states * model.state_bytes() - snapshots >= pages:
             return replace(settings, memory_bytes=memory, snapshot_bytes=snapshots)
         memory += model.state_bytes()
