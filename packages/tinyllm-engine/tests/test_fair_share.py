@@ -193,7 +193,7 @@ def test_seats_are_divided_by_weight() -> None:
     for _ in range(8):
         add(world, "large", weight=3.0)
     world.step(8)
-    tenants = [each.request.tenant for each in world.scheduler.running]
+    tenants = [each.tenant for each in world.scheduler.running]
     assert (tenants.count("small"), tenants.count("large")) == (2, 6)
 
 

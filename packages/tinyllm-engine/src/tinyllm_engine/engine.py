@@ -135,13 +135,13 @@ class Engine:
         self._restart_if_interrupted()
         max_tokens = self._requests.limit_tokens(request)
         displaced = self._scheduler.displaced_by(request.tenant, self.settings.max_waiting)
-        state = self._requests.make(request, self._counts.requests, max_tokens, grammar)
+        handle = self._requests.make(request, self._counts.requests, max_tokens, grammar)
         if displaced is not None:
             self._fail(displaced, EngineFullError(self._scheduler.waiting))
         self._counts.requests += 1
         self._counts.prompt_tokens += len(request.prompt)
-        self._scheduler.add(state)
-        return state
+        self._scheduler.add(handle)
+        return handle
 
     def cancel(self, handle: RequestState) -> None:
         """End a request, and free its pages at once. A finished request is not changed."""
@@ -286,10 +286,10 @@ class Engine:
         """Compute the prompts of a step; return a list for each chunk with samples."""
         if not step.prefill:
             return []
-        embeddings = [chunk for chunk in step.prefill if chunk.request.request.embedding]
+        embeddings = [chunk for chunk in step.prefill if chunk.request.is_embedding]
         for request, vector in self._runner.embed(embeddings).items():
             request.embedding = vector
-        prompts = [chunk for chunk in step.prefill if not chunk.request.request.embedding]
+        prompts = [chunk for chunk in step.prefill if not chunk.request.is_embedding]
         scores = self._runner.prefill(prompts)
         seconds = self._lap()
         self._budget.observe(sum(len(chunk.tokens) for chunk in step.prefill), seconds)

@@ -183,6 +183,36 @@ class RequestState:
         self.tokens = list(self.request.prompt)
 
     @property
+    def tenant(self) -> str:
+        """The tenant of the request."""
+        return self.request.tenant
+
+    @property
+    def weight(self) -> float:
+        """The weight of the tenant."""
+        return self.request.weight
+
+    @property
+    def group(self) -> str:
+        """The group of the request within its tenant."""
+        return self.request.group
+
+    @property
+    def priority(self) -> int:
+        """The priority of the request within its tenant; lower numbers run first."""
+        return self.request.priority
+
+    @property
+    def is_embedding(self) -> bool:
+        """True if the request is for an embedding, and not for tokens."""
+        return self.request.embedding
+
+    @property
+    def top_logprobs(self) -> int:
+        """The number of most likely tokens to report with each token."""
+        return self.request.sampling.top_logprobs
+
+    @property
     def num_prompt_tokens(self) -> int:
         """The length of the prompt, which is also the position of the first decoded token."""
         return len(self.request.prompt)
@@ -210,7 +240,7 @@ class RequestState:
     @property
     def wants_logprobs(self) -> bool:
         """True if the request asks for log-probabilities."""
-        return self.request.logprobs or self.request.sampling.top_logprobs > 0
+        return self.request.logprobs or self.top_logprobs > 0
 
     def token_ids(self, start: int, stop: int) -> list[int]:
         """Return the ids of positions `start` to `stop`, in `tokens` followed by `draft`."""

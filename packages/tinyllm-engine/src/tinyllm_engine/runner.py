@@ -214,7 +214,7 @@ class Runner:
         groups: dict[int, list[int]] = defaultdict(list)
         for row, request in enumerate(rows):
             if request.wants_logprobs:
-                groups[request.request.sampling.top_logprobs].append(row)
+                groups[request.top_logprobs].append(row)
         samples = {}
         for top, group in groups.items():
             index = mx.array(group)

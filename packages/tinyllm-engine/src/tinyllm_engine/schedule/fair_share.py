@@ -120,7 +120,7 @@ class FairShare:
 
     def charge_requests(self, requests: Sequence[RequestState], seconds: float) -> None:
         """Divide time in proportion to the requests of each tenant: that of Python, for example."""
-        counts = Counter(request.request.tenant for request in requests)
+        counts = Counter(request.tenant for request in requests)
         self._charge(requests, {tenant: float(n) for tenant, n in counts.items()}, seconds)
 
     def _charge_masks(self, chunks: Sequence[Chunk], seconds: float) -> float:
@@ -139,7 +139,7 @@ class FairShare:
         self._add(requests, {tenant: seconds * cost / total for tenant, cost in costs.items()})
 
     def _add(self, requests: Sequence[RequestState], times: Mapping[str, float]) -> None:
-        weights = {each.request.tenant: each.request.weight for each in requests}
+        weights = {each.tenant: each.weight for each in requests}
         for tenant, seconds in times.items():
             # A tenant is forgotten if all its requests were preempted after they got drafts.
             if tenant in self._virtual:
@@ -156,7 +156,7 @@ def _mask_seconds(chunks: Sequence[Chunk]) -> dict[str, float]:
     for chunk in chunks:
         constraint = chunk.request.constraint
         if constraint is not None and chunk.num_samples:
-            tenant = chunk.request.request.tenant
+            tenant = chunk.request.tenant
             seconds[tenant] = seconds.get(tenant, 0.0) + constraint.step_seconds
     return seconds
 
@@ -165,5 +165,5 @@ def _rows(chunks: Sequence[Chunk]) -> Counter[str]:
     """Return the number of tokens of each tenant."""
     rows: Counter[str] = Counter()
     for chunk in chunks:
-        rows[chunk.request.request.tenant] += len(chunk.tokens)
+        rows[chunk.request.tenant] += len(chunk.tokens)
     return rows

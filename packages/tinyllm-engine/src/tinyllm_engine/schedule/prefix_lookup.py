@@ -44,7 +44,7 @@ class PrefixLookup:
 
     def add(self, request: RequestState) -> None:
         """Note the prefixes that a request computes, which was admitted."""
-        tenant = request.request.tenant
+        tenant = request.tenant
         for block_hash in self._hashes(request)[
             request.num_computed_tokens // self._block_manager.page_size :
         ]:
@@ -52,7 +52,7 @@ class PrefixLookup:
 
     def find(self, request: RequestState) -> list[int] | None:
         """Return the pages that a request shares; None if it waits for a running request."""
-        hashes, tenant = self._hashes(request), request.request.tenant
+        hashes, tenant = self._hashes(request), request.tenant
         found = self._block_manager.find(hashes)
         if self._states is None:
             waits = len(found) < len(hashes) and (tenant, hashes[len(found)]) in self._computing

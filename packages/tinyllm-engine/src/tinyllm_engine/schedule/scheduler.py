@@ -93,7 +93,7 @@ class Scheduler:
         if not self._is_shared:
             return tuple(self._running)
         throttled = self._time.choose_throttled(weights)
-        return tuple(each for each in self._running if each.request.tenant not in throttled)
+        return tuple(each for each in self._running if each.tenant not in throttled)
 
     def charge_prefill(self, chunks: Sequence[Chunk], seconds: float) -> None:
         """Divide the time of a prefill pass between the tenants, if there are several."""
@@ -128,7 +128,7 @@ class Scheduler:
         """
         if self.waiting + len(self._running) < max_waiting + self.max_running:
             return None
-        own = sum(each.request.tenant == tenant for each in self._waiting)
+        own = sum(each.tenant == tenant for each in self._waiting)
         queues = by_tenant(each for each in self._waiting if not each.generated)
         longest = max(queues.values(), key=len, default=[])
         if len(longest) <= 1 + own:
@@ -266,7 +266,7 @@ class Scheduler:
         copied = found.pop() if len(found) * manager.page_size == length else None
         needed = manager.pages_for(length) - len(found)
         victims = victims_of(
-            request.request.tenant,
+            request.tenant,
             needed,
             len(found),
             self._running,
@@ -334,7 +334,7 @@ class Scheduler:
         # Of equal tenants, the tenant whose request is last in queue order.
         return max(
             (last_of(self._running, tenant) for tenant in by_tenant(self._running)),
-            key=lambda last: (shares.page_use(last.request.tenant), _queue_key(last)),
+            key=lambda last: (shares.page_use(last.tenant), _queue_key(last)),
         )
 
     def _preempt(self, request: RequestState) -> None:
@@ -364,18 +364,18 @@ def _forget_pages(request: RequestState) -> None:
 
 def _queue_key(request: RequestState) -> int:
     """Return the sort key of the queue order. The request with the lowest key comes first."""
-    return request.arrival + PATIENCE * request.request.priority
+    return request.arrival + PATIENCE * request.priority
 
 
 def _weights(requests: Sequence[RequestState]) -> dict[str, float]:
     """Return the weight of each tenant that has requests."""
-    return {each.request.tenant: each.request.weight for each in requests}
+    return {each.tenant: each.weight for each in requests}
 
 
 def _prefill_chunk(request: RequestState, length: int) -> Chunk:
     """Return the next `length` tokens of a prompt. A new token is chosen after the last of them."""
     start, stop = request.num_computed_tokens, request.num_computed_tokens + length
-    ends = stop == len(request.tokens) and not request.request.embedding
+    ends = stop == len(request.tokens) and not request.is_embedding
     return Chunk(request, start, stop, request.token_ids(start, stop), int(ends))
 
 

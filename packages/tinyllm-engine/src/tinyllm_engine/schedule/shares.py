@@ -12,7 +12,7 @@ def by_tenant(requests: Iterable[RequestState]) -> dict[str, list[RequestState]]
     """Return the requests of each tenant, in the given order."""
     queues: dict[str, list[RequestState]] = {}
     for request in requests:
-        queues.setdefault(request.request.tenant, []).append(request)
+        queues.setdefault(request.tenant, []).append(request)
     return queues
 
 
@@ -35,7 +35,7 @@ class Shares:
         """
         self._max_running = max_running
         self._num_pages = num_pages
-        self._weights = {each.request.tenant: each.request.weight for each in waiting}
+        self._weights = {each.tenant: each.weight for each in waiting}
         self.count(())
 
     def count(self, running: Sequence[RequestState]) -> None:
@@ -43,32 +43,32 @@ class Shares:
         self._seats: Counter[str] = Counter()
         self._pages_used: Counter[str] = Counter()
         self._groups: Counter[tuple[str, str]] = Counter()
-        self._weights |= {each.request.tenant: each.request.weight for each in running}
+        self._weights |= {each.tenant: each.weight for each in running}
         self._total = sum(self._weights.values())
-        for state in running:
-            self.add(state)
+        for request in running:
+            self.add(request)
 
-    def add(self, state: RequestState) -> None:
+    def add(self, request: RequestState) -> None:
         """Count a request that was admitted."""
-        tenant = state.request.tenant
+        tenant = request.tenant
         self._seats[tenant] += 1
-        self._pages_used[tenant] += len(state.block_table)
-        self._groups[tenant, state.request.group] += 1
+        self._pages_used[tenant] += len(request.block_table)
+        self._groups[tenant, request.group] += 1
 
-    def remove(self, state: RequestState) -> None:
+    def remove(self, request: RequestState) -> None:
         """Count a request no longer, because it will be preempted."""
-        tenant = state.request.tenant
+        tenant = request.tenant
         self._seats[tenant] -= 1
-        self._pages_used[tenant] -= len(state.block_table)
-        self._groups[tenant, state.request.group] -= 1
+        self._pages_used[tenant] -= len(request.block_table)
+        self._groups[tenant, request.group] -= 1
 
     def order(self, tenant: str) -> float:
         """Return the key by which tenants are admitted: the seats in use over the weight."""
         return self._seats[tenant] / self._weights[tenant]
 
-    def turn(self, state: RequestState) -> int:
+    def turn(self, request: RequestState) -> int:
         """Return the key by which requests of a tenant are admitted: the seats of their group."""
-        return self._groups[state.request.tenant, state.request.group]
+        return self._groups[request.tenant, request.group]
 
     def page_use(self, tenant: str) -> float:
         """Return the pages that a tenant uses, over its weight."""

@@ -54,4 +54,4 @@ def victims_of(
 
 def last_of(running: Sequence[RequestState], tenant: str) -> RequestState:
     """Return the running request of a tenant that is last in queue order."""
-    return next(each for each in reversed(running) if each.request.tenant == tenant)
+    return next(each for each in reversed(running) if each.tenant == tenant)

@@ -33,11 +33,11 @@ class KnownAnswers:
 
     def propose(self, limits: Mapping[RequestState, int]) -> None:
         """Append draft tokens: about one in four is wrong, and some drafts are shorter."""
-        for state, limit in limits.items():
-            request, known = state.request, state.generated
-            answer = self._oracle(request.prompt, state.max_tokens, request.sampling)
+        for request, limit in limits.items():
+            asked, known = request.request, request.generated
+            answer = self._oracle(asked.prompt, request.max_tokens, asked.sampling)
             draft = answer[known : known + self._draw.randrange(limit + 1)]
-            state.draft += [0 if self._draw.random() < 0.25 else token for token in draft]
+            request.draft += [0 if self._draw.random() < 0.25 else token for token in draft]
 
     def prepare(self, step: Step) -> None:
         """Do nothing, because this drafter has no pages."""
