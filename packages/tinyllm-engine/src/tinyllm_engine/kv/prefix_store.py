@@ -76,12 +76,12 @@ class PrefixStore:
             The number of pages in the file; 0 if the write failed, with the reason in the log.
         """
         found = list(self._block_manager.registered().items())
-        found = found[max(0, len(found) - self._block_manager.max_cached) :]
-        if not found:
+        pages = dict(found[max(0, len(found) - self._block_manager.max_cached) :])
+        if not pages:
             return 0
-        tensors = _rows(_HASHES, dict(found), self._arrays())
+        tensors = _rows(_HASHES, pages, self._arrays())
         snapshots = {} if self._snapshots is None else self._snapshots.registered
-        snapshots = {each: slot for each, slot in snapshots.items() if each in dict(found)}
+        snapshots = {each: slot for each, slot in snapshots.items() if each in pages}
         tensors |= _rows(_SNAPSHOTS, snapshots, self._states())
         metadata = {"identity": self._identity, "checksum": _checksum(tensors)}
         # MLX adds ".safetensors" to other names, and does not report a failed write: compare the
@@ -99,8 +99,8 @@ class PrefixStore:
             if partial.exists():
                 partial.unlink()
             return 0
-        _log.info("%s: %d pages and %d snapshots were saved", path, len(found), len(snapshots))
-        return len(found)
+        _log.info("%s: %d pages and %d snapshots were saved", path, len(pages), len(snapshots))
+        return len(pages)
 
     def load(self, path: Path) -> int:
         """Load the pages of a file. If not all fit, the most recently used pages are loaded.
