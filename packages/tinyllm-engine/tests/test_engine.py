@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -183,14 +182,6 @@ def test_tenants_do_not_share_prefixes(pico: Model, prompts: list[list[int]]) ->
 
     assert [cached("a"), cached("b"), cached("")] == [0, 0, 0]
     assert min(cached("a"), cached("b"), cached("")) > 0
-
-
-def test_several_ranks_cannot_keep_prefixes_in_a_file(
-    pico: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(Qwen, "num_ranks", 2)
-    with pytest.raises(ValueError, match="prefix_path: expected None with several ranks"):
-        Engine(*pico, EngineSettings(prefix_path=tmp_path / "prefixes"))
 
 
 def test_a_prompt_alone_gets_longer_steps(pico: Model) -> None:

@@ -252,3 +252,14 @@ def test_a_named_pipe_is_refused_and_not_awaited(
     os.mkfifo(path)
     assert Engine(*pico, replace(SETTINGS, prefix_path=path)).stats.pages_cached == 0
     assert "expected a file, found a named pipe" in caplog.text
+
+
+def test_several_ranks_cannot_keep_prefixes_in_a_file(
+    pico: Model, monkeypatch: pytest.MonkeyPatch, path: Path
+) -> None:
+    monkeypatch.setattr(Qwen, "num_ranks", 2)
+    reason = "got 2 ranks: leave it out, and do not call save_prefixes"
+    with pytest.raises(ValueError, match=f"prefix_path: expected no file .* {reason}"):
+        Engine(*pico, EngineSettings(prefix_path=path))
+    with pytest.raises(ValueError, match=reason):
+        Engine(*pico).save_prefixes(path)

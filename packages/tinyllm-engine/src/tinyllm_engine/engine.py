@@ -245,7 +245,7 @@ class Engine:
             The number of pages written; 0 if the write failed, with the reason in the log.
 
         Raises:
-            ValueError: if there is no path.
+            ValueError: if there is no path, or several ranks share the model.
         """
         path = self.settings.prefix_path if path is None else path
         if path is None:
