@@ -4,13 +4,23 @@ import json
 import re
 from ast import literal_eval
 from dataclasses import replace
+from threading import Event
 
 import mlx.core as mx
 import pytest
 from jsonschema import validate
-from tinyllm_engine import Engine, EngineSettings, Grammar, Request, RequestError, RequestState
+from tinyllm_engine import (
+    Engine,
+    EngineFullError,
+    EngineSettings,
+    Grammar,
+    Request,
+    RequestError,
+    RequestState,
+)
 from tinyllm_engine.grammar.compiler import GrammarCompiler
 from tinyllm_engine.grammar.reasoning_prefix import ReasoningPrefix
+from tinyllm_engine.grammar.worker import MAX_QUEUED, GrammarWorker
 from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer
 from tinyllm_qwen.checkpoint.schema import expected_shapes
@@ -213,6 +223,19 @@ def test_an_invalid_grammar_is_refused_with_the_reason(
     with pytest.raises(RequestError, match=reason):
         engine.add(Request([1], grammar=grammar))
     assert not engine.has_work
+
+
+def test_a_full_queue_of_grammars_is_named(monkeypatch: pytest.MonkeyPatch, pico: Model) -> None:
+    started = Event()
+    monkeypatch.setattr(GrammarCompiler, "read_vocabulary", lambda _: started.wait())
+    worker = GrammarWorker(GrammarCompiler(pico[1], pico[1].vocab_size))
+    futures = [worker.prepare(Grammar.regex(f"a{{{n}}}"), "a") for n in range(MAX_QUEUED)]
+    with pytest.raises(EngineFullError, match=f"{MAX_QUEUED} grammars are waiting"):
+        worker.prepare(Grammar.regex("b"), "a")
+    futures.append(worker.prepare(Grammar.regex("b"), "another tenant"))
+    worker.close()
+    started.set()
+    assert all(future.cancelled() for future in futures)
 
 
 def test_requests_that_cannot_end_are_refused(pico: Model) -> None:

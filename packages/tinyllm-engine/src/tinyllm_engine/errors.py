@@ -12,7 +12,7 @@ class PromptTooLongError(RequestError):
 
 
 class EngineFullError(RuntimeError):
-    """The queue of the engine is full.
+    """The queue of the engine, or a tenant's queue of grammars, is full.
 
     Attributes:
         retry_after: seconds after which the client should send the request again.
@@ -20,9 +20,9 @@ class EngineFullError(RuntimeError):
 
     retry_after = 1.0
 
-    def __init__(self, waiting: int) -> None:
-        """Make the message from the length of the queue."""
-        super().__init__(f"{waiting} requests are waiting: try again in {self.retry_after:.0f} s")
+    def __init__(self, waiting: int, contents: str = "requests") -> None:
+        """Make the message from the length and the contents of the queue."""
+        super().__init__(f"{waiting} {contents} are waiting: try again in {self.retry_after:.0f} s")
 
 
 class RequestFailedError(RuntimeError):

@@ -107,7 +107,7 @@ class GrammarWorker:
                 if len(queue) >= MAX_QUEUED:
                     self._drop_unwanted(queue)
                 if len(queue) >= MAX_QUEUED:
-                    raise EngineFullError(MAX_QUEUED)
+                    raise EngineFullError(MAX_QUEUED, "grammars")
                 queue.append(job)
                 self._jobs[key] = job
                 self._changed.notify()
