@@ -229,10 +229,10 @@ def test_a_full_queue_of_grammars_is_named(monkeypatch: pytest.MonkeyPatch, pico
     started = Event()
     monkeypatch.setattr(GrammarCompiler, "read_vocabulary", lambda _: started.wait())
     worker = GrammarWorker(GrammarCompiler(pico[1], pico[1].vocab_size))
-    futures = [worker.prepare(Grammar.regex(f"a{{{n}}}"), "a") for n in range(MAX_QUEUED)]
+    futures = [worker.submit(Grammar.regex(f"a{{{n}}}"), "a") for n in range(MAX_QUEUED)]
     with pytest.raises(EngineFullError, match=f"{MAX_QUEUED} grammars are waiting"):
-        worker.prepare(Grammar.regex("b"), "a")
-    futures.append(worker.prepare(Grammar.regex("b"), "another tenant"))
+        worker.submit(Grammar.regex("b"), "a")
+    futures.append(worker.submit(Grammar.regex("b"), "another tenant"))
     worker.close()
     started.set()
     assert all(future.cancelled() for future in futures)

@@ -41,15 +41,15 @@ def test_cancelled_grammars_take_no_place_in_the_queue(
     pico: Model, release: threading.Event
 ) -> None:
     worker = GrammarWorker(GrammarCompiler(pico[1], 2048))
-    running = worker.prepare(Grammar.regex("x"))
+    running = worker.submit(Grammar.regex("x"))
     while worker._queues:
         pass  # until the compiler has the first grammar
     for index in range(10 * MAX_QUEUED):
-        worker.prepare(Grammar.regex(f"a{index}")).cancel()
+        worker.submit(Grammar.regex(f"a{index}")).cancel()
     assert len(worker._jobs) <= MAX_QUEUED + 1
-    wanted = [worker.prepare(Grammar.regex(f"b{index}")) for index in range(MAX_QUEUED)]
+    wanted = [worker.submit(Grammar.regex(f"b{index}")) for index in range(MAX_QUEUED)]
     with pytest.raises(EngineFullError):
-        worker.prepare(Grammar.regex("c"))
+        worker.submit(Grammar.regex("c"))
     release.set()
     for future in [running, *wanted]:
         assert isinstance(future.result(30), CompiledGrammar)

@@ -222,7 +222,7 @@ class AsyncEngine:
         """Wait until the grammar of a request is compiled. Other requests go on meanwhile."""
         if request.grammar is None:
             return None
-        compiling = self._started.grammars.prepare(request.grammar, request.tenant)
+        compiling = self._started.grammars.submit(request.grammar, request.tenant)
         # `asyncio.wrap_future` reports an error if `fail` has settled its future before.
         compiled: asyncio.Future[CompiledGrammar] = self._loop.create_future()
         compiling.add_done_callback(

@@ -82,7 +82,7 @@ class GrammarWorker:
         """
         self._vocabulary.result()
 
-    def prepare(self, grammar: Grammar, tenant: str = "") -> Future[CompiledGrammar]:
+    def submit(self, grammar: Grammar, tenant: str = "") -> Future[CompiledGrammar]:
         """Queue a grammar. Cancel the result to give it up.
 
         Returns:
@@ -121,7 +121,7 @@ class GrammarWorker:
             RequestError: if the grammar is not valid, or takes more than `MAX_SECONDS`.
             EngineFullError: if the tenant has `MAX_QUEUED` other grammars in the queue.
         """
-        future = self.prepare(grammar, tenant)
+        future = self.submit(grammar, tenant)
         try:
             return future.result(MAX_SECONDS)
         except FutureTimeoutError:
