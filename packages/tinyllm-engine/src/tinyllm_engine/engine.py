@@ -197,7 +197,7 @@ class Engine:
             _log.exception("a step failed")
         else:
             outputs = self._update(step, sampled)
-            self._scheduler.charge_chunks(step, scheduling + self._lap())
+            self._scheduler.charge_overhead(step, scheduling + self._lap())
             return outputs
         # Recover only after the except block: until then, the traceback refers to the old pages.
         self._handle_failed_step()

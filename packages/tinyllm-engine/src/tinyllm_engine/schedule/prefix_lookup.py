@@ -45,9 +45,8 @@ class PrefixLookup:
     def add(self, request: RequestState) -> None:
         """Note the prefixes that a request computes, which was admitted."""
         tenant = request.tenant
-        for block_hash in self._hashes(request)[
-            request.num_computed_tokens // self._block_manager.page_size :
-        ]:
+        first = request.num_computed_tokens // self._block_manager.page_size
+        for block_hash in self._hashes(request)[first:]:
             self._computing[tenant, block_hash] = request
 
     def find(self, request: RequestState) -> list[int] | None:

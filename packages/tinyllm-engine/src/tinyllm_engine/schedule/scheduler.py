@@ -11,10 +11,9 @@ from tinyllm_engine.request import RequestState
 from tinyllm_engine.schedule.fair_share import FairShare
 from tinyllm_engine.schedule.prefix_lookup import PrefixLookup
 from tinyllm_engine.schedule.prompt_tokens import divide
-from tinyllm_engine.schedule.shares import Shares, by_tenant
+from tinyllm_engine.schedule.shares import Shares, by_tenant, last_of
 from tinyllm_engine.schedule.state_slots import StateSlots
 from tinyllm_engine.schedule.step import Chunk, Step
-from tinyllm_engine.schedule.victims import last_of, victims_of
 
 PATIENCE = 64
 """The number of arrivals that one level of priority counts as. It limits how many later requests
@@ -110,8 +109,8 @@ class Scheduler:
         if self._is_shared:
             self._time.charge_requests(requests, seconds)
 
-    def charge_chunks(self, step: Step, seconds: float) -> None:
-        """Divide the time of a step outside of its passes, if there are several tenants."""
+    def charge_overhead(self, step: Step, seconds: float) -> None:
+        """Divide the rest of the time of a step, if there are several tenants."""
         if self._is_shared:
             chunks = [*step.prefill, *step.decode]
             self._time.charge_requests([chunk.request for chunk in chunks], seconds)
@@ -225,8 +224,7 @@ class Scheduler:
         prefixes = PrefixLookup(
             self.block_manager, self.states, self._running, enabled=self.prefix_cache
         )
-        shares = Shares(self._waiting, self.max_running, self.block_manager.num_pages)
-        shares.count(self._running)
+        shares = self._shares()
         queues = by_tenant(self._waiting)
         while queues:
             tenant = min(queues, key=shares.order)
@@ -265,15 +263,7 @@ class Scheduler:
         # is shared, the token is written into a copy of the page, because other requests read it.
         copied = found.pop() if len(found) * manager.page_size == length else None
         needed = manager.pages_for(length) - len(found)
-        victims = victims_of(
-            request.tenant,
-            needed,
-            len(found),
-            self._running,
-            self.max_running,
-            manager,
-            shares,
-        )
+        victims = shares.choose_victims(request.tenant, len(found), needed)
         if victims is None:
             manager.free(found if copied is None else [*found, copied])
             return False
@@ -323,14 +313,17 @@ class Scheduler:
             return []
         lengths = divide(prefilling, budget)
         chunks = [_prefill_chunk(request, length) for request, length in lengths.items()]
-        return (
-            chunks if self.states is None else list(map(self.states.assign_prefill_slots, chunks))
-        )
+        if self.states is not None:
+            chunks = [self.states.assign_prefill_slots(chunk) for chunk in chunks]
+        return chunks
+
+    def _shares(self) -> Shares:
+        """Count the seats and pages of all tenants."""
+        return Shares(self._waiting, self._running, self.max_running, self.block_manager)
 
     def _largest(self) -> RequestState:
         """Return the last running request of the tenant that uses most pages for its weight."""
-        shares = Shares(self._waiting, self.max_running, self.block_manager.num_pages)
-        shares.count(self._running)
+        shares = self._shares()
         # Of equal tenants, the tenant whose request is last in queue order.
         return max(
             (last_of(self._running, tenant) for tenant in by_tenant(self._running)),
