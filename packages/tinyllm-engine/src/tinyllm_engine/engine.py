@@ -189,7 +189,7 @@ class Engine:
             step = self._scheduler.schedule(self._budget.tokens, self._budget.tokens_alone)
             self._scheduler.charge_drafts(drafted, drafting)
             scheduling = self._lap()
-            self._prepare(step)
+            self._prepare(step)  # counts as prefill: a draft model prefills the prompts here
             sampled = [*self._prefill(step), *self._decode(step)]
         except Exception:
             if not (self._can_recover and self._scheduler.running):
@@ -277,7 +277,7 @@ class Engine:
         return propose_drafts(self._drafter, served, self.settings.speculation, slots)
 
     def _prepare(self, step: Step) -> None:
-        """Copy the pages that a step writes to and others read, here and in the drafter."""
+        """Prepare the drafter for a step, and copy the shared pages that the step writes to."""
         if self._drafter is not None:
             self._drafter.prepare(step)
         self._runner.copy(step.copies)
@@ -287,8 +287,8 @@ class Engine:
         if not step.prefill:
             return []
         embeddings = [chunk for chunk in step.prefill if chunk.request.is_embedding]
-        for request, vector in self._runner.embed(embeddings).items():
-            request.embedding = vector
+        for request, embedding in self._runner.embed(embeddings).items():
+            request.embedding = embedding
         prompts = [chunk for chunk in step.prefill if not chunk.request.is_embedding]
         scores = self._runner.prefill(prompts)
         seconds = self._lap()
