@@ -226,4 +226,11 @@ def test_a_decode_step_enters_few_files(pico: Model, prompts: list[list[int]]) -
         engine.step()
     finally:
         sys.setprofile(None)
-    assert entered <= {"engine.py", "scheduler.py", "block_manager.py", "runner.py", "request.py"}
+    assert entered <= {
+        "engine.py",
+        "interrupts.py",
+        "scheduler.py",
+        "block_manager.py",
+        "runner.py",
+        "request.py",
+    }

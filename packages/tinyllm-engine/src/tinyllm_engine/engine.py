@@ -16,6 +16,7 @@ from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.errors import EngineFullError, GrammarLimitError, RequestFailedError
 from tinyllm_engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from tinyllm_engine.grammar.worker import GrammarWorker
+from tinyllm_engine.interrupts import delayed_interrupt
 from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_engine.kv.prefix_store import PrefixStore, make_prefix_store
@@ -101,14 +102,15 @@ class Engine:
         if settings.prefix_cache and settings.prefix_path is not None:
             self._prefixes.load(settings.prefix_path)
         self._failed: list[RequestState] = []
+        self._unreturned: list[tuple[RequestState, Output]] = []  # outputs for the next `step`
         self._is_interrupted = False  # True until a step, or the restart after it, has ended
         self.failures = 0
         self._counts = Counts()
 
     @property
     def has_work(self) -> bool:
-        """True while a request waits or runs."""
-        return self._scheduler.has_requests
+        """True while a request waits or runs, or an output is not returned yet."""
+        return self._scheduler.has_requests or bool(self._unreturned)
 
     @property
     def stats(self) -> EngineStats:
@@ -157,8 +159,8 @@ class Engine:
         between ends with the finish reason "error" and no further output.
 
         Ctrl-C may come at any time. The requests are then queued again too, and the interrupt is
-        raised to the caller, who may call `step` again. If a second Ctrl-C comes before the
-        requests are queued, the next call of the engine queues them.
+        raised to the caller, who may call `step` again: outputs that were complete are returned
+        then. If a second Ctrl-C comes before the requests are queued, the next call queues them.
 
         Returns:
             One pair of request and output for each chosen token. Tokens of one request are in
@@ -168,7 +170,8 @@ class Engine:
         # Set before the step, because a second Ctrl-C may come as soon as the first is caught.
         self._is_interrupted = self._can_recover
         try:
-            outputs = self._step()
+            if not self._unreturned:  # Ctrl-C may have come while they were made
+                self._step()
         except Exception:
             self._is_interrupted = False
             raise
@@ -176,11 +179,12 @@ class Engine:
             interrupt = error.with_traceback(None)  # the traceback refers to the old pages
         else:
             self._is_interrupted = False
+            outputs, self._unreturned = self._unreturned, []
             return outputs
         self._restart_if_interrupted()
         raise interrupt
 
-    def _step(self) -> list[tuple[RequestState, Output]]:
+    def _step(self) -> None:
         self._failed.clear()
         self._lap()
         try:
@@ -196,12 +200,12 @@ class Engine:
                 raise
             _log.exception("a step failed")
         else:
-            outputs = self._update(step, sampled)
-            self._scheduler.charge_overhead(step, scheduling + self._lap())
-            return outputs
+            with delayed_interrupt():
+                self._unreturned = self._update(step, sampled)
+                self._scheduler.charge_overhead(step, scheduling + self._lap())
+            return
         # Recover only after the except block: until then, the traceback refers to the old pages.
         self._handle_failed_step()
-        return []
 
     def run(self, handle: RequestState) -> Iterator[Output]:
         """Compute steps until a request has ended, and yield its outputs.
@@ -350,11 +354,8 @@ class Engine:
                 self._fail(request, RequestFailedError("two steps with it failed: send it again"))
 
     def _restart_if_interrupted(self) -> None:
-        """Restart if Ctrl-C has interrupted a step, or the restart after it.
-
-        Recurrent states may have tokens that no request has counted.
-        """
-        if self._is_interrupted:
+        """Restart if Ctrl-C has interrupted a step, or the restart after it."""
+        if self._is_interrupted:  # recurrent states may have tokens that no request has counted
             self._requeue_running()
             self._is_interrupted = False
 

@@ -1,0 +1,59 @@
+"""Ctrl-C while a step hands out its tokens."""
+
+import signal
+from collections import defaultdict
+from itertools import count
+
+import pytest
+from tinyllm_engine import Engine, EngineSettings, Output, Request, RequestState
+from tinyllm_engine.interrupts import delayed_interrupt
+from tinyllm_qwen import Qwen, SamplingParams, Tokenizer
+
+SAMPLED = SamplingParams(temperature=2.0, top_k=40, repetition_penalty=1.2, seed=4)
+
+
+def tokens_of(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
+    """Return the tokens of the outputs, and go on after each interrupt."""
+    handles = [engine.add(Request(prompt, 6, SAMPLED)) for prompt in prompts[:3]]
+    outputs: dict[RequestState, list[Output]] = defaultdict(list)
+    while engine.has_work:
+        try:
+            for owner, output in engine.step():
+                outputs[owner].append(output)
+        except KeyboardInterrupt:
+            pass
+    for handle in handles:
+        assert [each.token for each in outputs[handle]] == handle.tokens[handle.num_prompt_tokens :]
+    return [handle.tokens for handle in handles]
+
+
+@pytest.mark.parametrize("when", [1, 2, 5, 9])
+def test_an_interrupt_loses_no_token(
+    pico: tuple[Qwen, Tokenizer],
+    prompts: list[list[int]],
+    when: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = EngineSettings(page_size=8)
+    expected = tokens_of(Engine(*pico, settings), prompts)
+    calls, accept = count(1), RequestState.accept
+
+    def interrupted(request: RequestState, sampled: list[object]) -> list[Output]:
+        if next(calls) == when:
+            signal.raise_signal(signal.SIGINT)
+        return accept(request, sampled)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(RequestState, "accept", interrupted)
+    assert tokens_of(Engine(*pico, settings), prompts) == expected
+    assert next(calls) > when
+
+
+def test_the_interrupt_comes_after_the_block() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        with delayed_interrupt():
+            signal.raise_signal(signal.SIGINT)
+            done.append("block")
+        done.append("after")
+    assert done == ["block"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
