@@ -148,7 +148,7 @@ def convert_with_mlx_lm(
         if packed is None
         else {"q_group_size": packed.group_size, "q_bits": packed.bits, "q_mode": packed.mode}
     )
-    mlx_lm.convert(str(source), str(target), quantize=packed is not None, **settings, **options)  # type: ignore[arg-type]
+    mlx_lm.convert(str(source), str(target), quantize=packed is not None, **settings, **options)
     return target
 
 

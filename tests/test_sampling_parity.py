@@ -114,7 +114,7 @@ def test_greedy_with_penalties_and_bias_gives_mlx_lms_tokens() -> None:
     for _ in range(length):
         row = mx.array(logits)[None]
         for processor in process:
-            row = processor(mx.array(theirs, dtype=mx.int32) if theirs else theirs, row)  # type: ignore[arg-type]
+            row = processor(mx.array(theirs, dtype=mx.int32) if theirs else theirs, row)
         theirs.append(mx.argmax(row[0]).item())
         ours.append(sampler(logits).token.item())
     assert ours == theirs

@@ -286,7 +286,7 @@ def watch_routers(model: Module) -> list[mx.array]:
 
     for layer in model.layers:
         if isinstance(layer.mlp, Qwen3MoeSparseMoeBlock | Qwen3NextSparseMoeBlock):
-            layer.mlp.gate = watched(layer.mlp.gate, layer.mlp.top_k)  # type: ignore[assignment]
+            layer.mlp.gate = watched(layer.mlp.gate, layer.mlp.top_k)
     return choices
 
 

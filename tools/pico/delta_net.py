@@ -13,7 +13,7 @@ from torch.nn.functional import pad, silu, softplus
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5GatedDeltaNet
 
 
-class GatedDeltaNet(Qwen3_5GatedDeltaNet):
+class GatedDeltaNet(Qwen3_5GatedDeltaNet):  # type: ignore[misc]
     """transformers' layer with as many key heads as value heads.
 
     A call without a cache computes each row as a single chunk.

@@ -1,7 +1,7 @@
 """The network: pico's two shapes, their parameters as a dictionary, and the loss on answers."""
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from batches import Batch
@@ -28,7 +28,7 @@ DROPOUT = 0.1
 DRAFT_WEIGHT = 0.3
 """Weight of the draft head's loss beside the model's own."""
 
-Model = Qwen3ForCausalLM | Qwen3_5ForCausalLM
+Model: TypeAlias = Qwen3ForCausalLM | Qwen3_5ForCausalLM
 _SHAPE: dict[str, Any] = {
     "hidden_size": 256,
     "num_hidden_layers": 6,
@@ -66,7 +66,7 @@ def build(family: str, vocab_size: int, end: int, pad: int, seed: int) -> Model:
 
 
 def _qwen3(shape: dict[str, Any]) -> Qwen3ForCausalLM:
-    config = Qwen3Config(**shape, intermediate_size=768, rope_theta=1e6)  # type: ignore[call-arg]
+    config = Qwen3Config(**shape, intermediate_size=768, rope_theta=1e6)
     return Qwen3ForCausalLM(config)
 
 

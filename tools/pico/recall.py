@@ -35,7 +35,7 @@ def correct(
 
     `weights` are those of `network.parameters`: the model's own or their 4-bit values.
     """
-    model.eval()  # type: ignore[no-untyped-call]
+    model.eval()
     order = sorted(range(len(rows)), key=lambda index: len(rows[index][0]))
     right = [False] * len(rows)
     for at in range(0, len(order), ROWS):
@@ -54,7 +54,7 @@ def say(
     model: network.Model, tokens: ChatTokens, questions: Sequence[Question], limit: int = 128
 ) -> list[str]:
     """Return the answers of pico to `questions`, decoded greedily."""
-    model.eval()  # type: ignore[no-untyped-call]
+    model.eval()
     texts: list[str] = []
     for at in range(0, len(questions), ROWS):
         prompts = []
