@@ -18,7 +18,7 @@ PROMPT = "What is a KV cache, and why?"
 def greedy(ops: OpSet, count: int, checkpoint: str = "pico") -> list[int]:
     """Generate `count` tokens after the prompt, each the likeliest one."""
     model, tokenizer = load(checkpoint, ops=ops, dtype=mx.float32)
-    caches, tokens, generated = model.make_cache(), tokenizer.encode(PROMPT), []
+    caches, tokens, generated = model.make_caches(), tokenizer.encode(PROMPT), []
     for _ in range(count):
         logits = model(mx.array([tokens]), caches, last=1)
         generated.append(int(mx.argmax(logits[0, -1])))

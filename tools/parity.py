@@ -186,7 +186,7 @@ def greedy(step: Callable[[mx.array], mx.array], prompt: mx.array) -> list[int]:
 
 def ours(model: Qwen, prompt: mx.array) -> list[int]:
     """Return the greedy tokens of tinyllm's model."""
-    cache = model.make_cache()
+    cache = model.make_caches()
     return greedy(lambda token: model(token, cache, last=1), prompt)
 
 

@@ -29,7 +29,7 @@ def sent() -> tuple[int, int]:
 
 def decode(model: LanguageModel, count: int) -> dict[str, object]:
     """Continue the prompt greedily, and time each token."""
-    cache, tokens, seconds = model.make_cache(), mx.array([PROMPT]), []
+    cache, tokens, seconds = model.make_caches(), mx.array([PROMPT]), []
     before = sent()
     for step in range(WARM + count):
         if step == WARM:

@@ -145,7 +145,7 @@ def test_quantized_pages_equal_a_quantized_cache(
     handles = [engine.add(Request(prompts[place], 16)) for place in (0, 6, 7, 9, 10)]
     finish(engine)
     for handle in handles:
-        cache = model.make_cache(kv_bits=bits)
+        cache = model.make_caches(kv_bits=bits)
         pieces = generate(model, tokenizer, handle.request.prompt, max_tokens=16, cache=cache)
         assert answer(handle) == [piece.token for piece in pieces]
 
@@ -274,7 +274,7 @@ def test_a_full_queue_refuses_requests(pico: Model, prompts: list[list[int]]) ->
 def test_embeddings_do_not_depend_on_chunks(pico: Model, prompts: list[list[int]]) -> None:
     model = pico[0]
     batch = Batch.at(0, 1, len(prompts[6]), "prefill")
-    h = model.hidden(mx.array([prompts[6]]), batch, model.make_cache())
+    h = model.hidden(mx.array([prompts[6]]), batch, model.make_caches())
     state = model.norm(h[0, -1])
     wanted = (state / mx.linalg.norm(state)).tolist()
     for prefill_tokens in (1, 7, 512):

@@ -119,7 +119,7 @@ def continued(
 
 
 def test_a_second_turn_computes_only_the_new_tokens(model: Qwen, tokenizer: Tokenizer) -> None:
-    cache = model.make_cache()
+    cache = model.make_caches()
     first, cached = continued(model, tokenizer, cache, PROMPT)
     assert cached == 0
     assert cache[0].offset == len(PROMPT) + len(first) - 1
@@ -132,7 +132,7 @@ def test_a_second_turn_computes_only_the_new_tokens(model: Qwen, tokenizer: Toke
 def test_a_closed_generation_leaves_the_cache_at_the_last_token_given(
     model: Qwen, tokenizer: Tokenizer
 ) -> None:
-    cache = model.make_cache()
+    cache = model.make_caches()
     pieces = generate(model, tokenizer, PROMPT, max_tokens=100, cache=cache)
     given = [next(pieces).token for _ in range(5)]
     pieces.close()
@@ -170,7 +170,7 @@ def test_counts_and_progress(model: Qwen, tokenizer: Tokenizer) -> None:
 def test_the_arrays_of_a_long_prompt_do_not_grow(
     model: Qwen, tokenizer: Tokenizer, kv_bits: int | None
 ) -> None:
-    cache, capacities = model.make_cache(kv_bits=kv_bits), []
+    cache, capacities = model.make_caches(kv_bits=kv_bits), []
 
     def observe(_done: int, _all: int) -> None:
         capacities.append(cache[0].arrays[0].shape[-2])
@@ -216,7 +216,7 @@ def test_bad_input_is_refused_by_the_call_itself(
 
 
 def test_a_cache_that_covers_the_prompt_is_refused(model: Qwen, tokenizer: Tokenizer) -> None:
-    cache = model.make_cache()
+    cache = model.make_caches()
     model(mx.array([PROMPT]), cache)
     with pytest.raises(ValueError, match="fewer tokens than the prompt's 7, got 7"):
         generate(model, tokenizer, PROMPT, cache=cache)
@@ -226,11 +226,11 @@ def test_a_cache_that_covers_the_prompt_is_refused(model: Qwen, tokenizer: Token
 def test_a_second_turn_continues_in_every_kind_of_cache(
     model: Qwen, tokenizer: Tokenizer, kind: dict[str, int]
 ) -> None:
-    cache = model.make_cache(**kind)
+    cache = model.make_caches(**kind)
     first, _ = continued(model, tokenizer, cache, PROMPT)
     longer = [*PROMPT, *first, 4, 9, 100]
     second, cached = continued(model, tokenizer, cache, longer)
-    fresh, _ = continued(model, tokenizer, model.make_cache(**kind), longer)
+    fresh, _ = continued(model, tokenizer, model.make_caches(**kind), longer)
     assert cached == len(PROMPT) + len(first) - 1
     assert second == fresh
 
@@ -242,7 +242,7 @@ class InterruptedStepError(Exception):
 def test_an_interrupt_within_a_forward_pass_leaves_the_layers_in_step(
     model: Qwen, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = model.make_cache()
+    cache = model.make_caches()
     continued(model, tokenizer, cache, PROMPT)
     held = cache[0].offset
 
@@ -258,7 +258,7 @@ def test_an_interrupt_within_a_forward_pass_leaves_the_layers_in_step(
 
 
 def test_caches_that_are_out_of_step_are_refused(model: Qwen, tokenizer: Tokenizer) -> None:
-    cache = model.make_cache()
+    cache = model.make_caches()
     model(mx.array([PROMPT[:3]]), cache)
     cache[1].trim(2)
     with pytest.raises(ValueError, match=r"the same tokens in every layer, got \[2, 3\]"):

@@ -33,7 +33,7 @@ def test_options_of_caches_apply_to_attention_layers(
     loaded: tuple[Qwen, Tokenizer], options: dict[str, int], kind: type
 ) -> None:
     model, _ = loaded
-    caches = model.make_cache(**options)
+    caches = model.make_caches(**options)
     kinds = [kind if layer in (3, 7) else RecurrentCache for layer in range(8)]
     assert [type(cache) for cache in caches] == kinds
     assert len(answer(loaded, TOKENS, cache=caches)) == 8
@@ -58,7 +58,7 @@ def test_the_chunks_of_a_prompt_do_not_matter(loaded: tuple[Qwen, Tokenizer], ch
 
 def test_a_closed_call_can_be_continued(loaded: tuple[Qwen, Tokenizer]) -> None:
     model, tokenizer = loaded
-    expected, cache = answer(loaded, TOKENS), model.make_cache()
+    expected, cache = answer(loaded, TOKENS), model.make_caches()
     pieces = generate(model, tokenizer, TOKENS, cache=cache)
     first = [next(pieces).token for _ in range(3)]
     pieces.close()
@@ -68,7 +68,7 @@ def test_a_closed_call_can_be_continued(loaded: tuple[Qwen, Tokenizer]) -> None:
 
 def test_the_next_turn_continues_from_a_kept_state(loaded: tuple[Qwen, Tokenizer]) -> None:
     model, _ = loaded
-    cache = model.make_cache()
+    cache = model.make_caches()
     answer(loaded, TOKENS, cache=cache)
     following = [*TOKENS[:190], *TOKENS[:30]]  # the end of the first prompt is not repeated
     kept = common_prefix(cache, 190)
@@ -80,7 +80,7 @@ def test_the_next_turn_continues_from_a_kept_state(loaded: tuple[Qwen, Tokenizer
 
 def test_an_interrupted_prompt_leaves_equal_lengths(loaded: tuple[Qwen, Tokenizer]) -> None:
     model, _ = loaded
-    cache = model.make_cache()
+    cache = model.make_caches()
 
     def stop(done: int, total: int) -> None:
         if done == 128:
@@ -96,7 +96,7 @@ def test_states_after_different_lengths_have_a_common_prefix(
     loaded: tuple[Qwen, Tokenizer],
 ) -> None:
     model, _ = loaded
-    cache = model.make_cache()
+    cache = model.make_caches()
     model(PROMPT[None], cache)
     cache[0].trim(128)  # as after an interrupt within a pass
     assert common_prefix(cache, 200) == 128

@@ -44,7 +44,7 @@ def test_logits_are_those_of_transformers(family: str, ops: OpSet) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_64_greedy_steps_are_those_of_transformers(family: str, ops: OpSet) -> None:
     model, expected = read(family, ops)
-    cache, token, chosen = model.make_cache(), expected["tokens"][:1], []
+    cache, token, chosen = model.make_caches(), expected["tokens"][:1], []
     for _ in range(64):
         token = mx.argmax(model(token, cache, last=1), axis=-1)
         chosen.append(int(token))
@@ -57,7 +57,7 @@ def test_64_greedy_steps_are_those_of_transformers(family: str, ops: OpSet) -> N
 @pytest.mark.parametrize("cuts", [[23], [1] * 23, [5, 1, 17], [22, 1]], ids=str)
 def test_chunks_of_any_size_give_the_same_logits(family: str, cuts: list[int]) -> None:
     model, expected = read(family, MLX)
-    cache, start, parts = model.make_cache(), 0, []
+    cache, start, parts = model.make_caches(), 0, []
     for length in cuts:
         parts.append(model(expected["tokens"][:, start : start + length], cache))
         start += length
@@ -94,7 +94,7 @@ def test_more_positions_than_there_are_cannot_be_scored(last: int) -> None:
 
 def test_caches_of_different_lengths_are_refused() -> None:
     model, expected = read("qwen3", MLX)
-    caches = model.make_cache()
+    caches = model.make_caches()
     model(expected["tokens"], caches)
     caches[1].trim(3)
     with pytest.raises(ValueError, match=r"the same tokens in every layer, got \[3, 23\]"):
@@ -155,7 +155,7 @@ def test_a_quantized_cache_is_close_and_closer_with_more_bits() -> None:
     model, expected = read("qwen3", MLX)
     errors = [
         relative_error(
-            model(expected["tokens"], model.make_cache(kv_bits=bits)), expected["logits"]
+            model(expected["tokens"], model.make_caches(kv_bits=bits)), expected["logits"]
         )
         for bits in (4, 8)
     ]
@@ -165,14 +165,14 @@ def test_a_quantized_cache_is_close_and_closer_with_more_bits() -> None:
 def test_a_head_dim_that_no_group_divides_cannot_have_a_quantized_cache() -> None:
     model, _ = read("qwen3-bias", MLX)
     with pytest.raises(ValueError, match="head dim in groups of 32, the model has 16"):
-        model.make_cache(kv_bits=8)
+        model.make_caches(kv_bits=8)
 
 
 def test_a_rotating_cache_is_exact_until_it_turns() -> None:
     model, expected = read("qwen3", MLX)
-    exact = model(expected["tokens"], model.make_cache(max_size=23))
+    exact = model(expected["tokens"], model.make_caches(max_size=23))
     assert relative_error(exact, expected["logits"]) < LOGITS
-    forgetful = model(expected["tokens"], model.make_cache(max_size=12))
+    forgetful = model(expected["tokens"], model.make_caches(max_size=12))
     assert relative_error(forgetful[:, :12], expected["logits"][:, :12]) < LOGITS
     assert relative_error(forgetful[:, -1], expected["logits"][:, -1]) > LOGITS
 
@@ -180,7 +180,7 @@ def test_a_rotating_cache_is_exact_until_it_turns() -> None:
 def test_a_sliding_layer_keeps_its_window_and_no_more() -> None:
     model, expected = read("qwen2-sliding", MLX)
     for max_size in (None, 64, 5):
-        full, sliding = model.make_cache(max_size=max_size)
+        full, sliding = model.make_caches(max_size=max_size)
         model(expected["tokens"], [full, sliding])
         assert sliding.arrays[0].shape[-2] == min(7, max_size or 7)
         # A dense cache grows in steps. A rotating cache has room for `max_size` tokens at once.
@@ -190,13 +190,13 @@ def test_a_sliding_layer_keeps_its_window_and_no_more() -> None:
 def test_both_kinds_of_bounded_cache_at_once_are_refused() -> None:
     model, _ = read("qwen3", MLX)
     with pytest.raises(ValueError, match="at most one, got both"):
-        model.make_cache(kv_bits=8, max_size=64)
+        model.make_caches(kv_bits=8, max_size=64)
 
 
 def test_too_few_caches_are_refused() -> None:
     model, expected = read("qwen3", MLX)
     with pytest.raises(ValueError, match="expected 2, one per layer, got 1"):
-        model(expected["tokens"], model.make_cache()[:1])
+        model(expected["tokens"], model.make_caches()[:1])
 
 
 def test_nbytes_counts_what_the_file_holds() -> None:

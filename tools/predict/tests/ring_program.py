@@ -59,7 +59,7 @@ def main() -> None:
     ]
     sys.stdout.write(json.dumps(counts) + "\n")
     model, _ = load(folder, ops=MLX, dtype=mx.float32, group=group)
-    cache = model.make_cache()
+    cache = model.make_caches()
     tokens = mx.array([[7]])
     each = [
         counted(model.best(tokens, Batch.at(at, 1, 1), cache, 1).scores) for at in range(int(count))

@@ -67,7 +67,7 @@ def test_logits_have_the_bits_of_generate_alone(
     assert engine.stats.snapshot_hits > 10
     assert (engine.stats.accepted_tokens > 20) == bool(speculation)
     for handle, own in outputs.items():
-        cache = hybrid[0].make_cache(kv_bits=bits)
+        cache = hybrid[0].make_caches(kv_bits=bits)
         alone = list(generate(*hybrid, handle.request.prompt, max_tokens=12, cache=cache))
         assert [output.token for output in own] == [piece.token for piece in alone]
         assert [output.logprob for output in own] == [piece.logprob for piece in alone]
@@ -178,7 +178,7 @@ def test_a_file_of_the_format_before_is_ignored(
 
 def test_embeddings_do_not_depend_on_snapshots(hybrid: Model, prompts: Prompts) -> None:
     model, prompt = hybrid[0], prompts[6][:96]  # of whole pages: the last page is computed again
-    h = model.hidden(mx.array([prompt]), Batch.at(0, 1, len(prompt), "prefill"), model.make_cache())
+    h = model.hidden(mx.array([prompt]), Batch.at(0, 1, len(prompt), "prefill"), model.make_caches())
     state = model.norm(h[0, -1])
     wanted = (state / mx.linalg.norm(state)).tolist()
     engine = Engine(*hybrid, replace(SETTINGS, prefill_tokens=7))

@@ -80,7 +80,7 @@ def test_logits_have_the_bits_of_generate_alone(
     assert engine.stats.draft_tokens > 20
     assert (engine.stats.accepted_tokens > 20) == (name == "counting")
     for handle, own in outputs.items():
-        cache = model[0].make_cache(kv_bits=bits)
+        cache = model[0].make_caches(kv_bits=bits)
         options = {"max_tokens": 10, "sampling": handle.request.sampling, "cache": cache}
         alone = list(generate(*model, handle.request.prompt, **options))  # type: ignore[arg-type]
         assert [output.token for output in own] == [piece.token for piece in alone]
@@ -132,7 +132,7 @@ def head_pages(engine: Engine, handle: RequestState, length: int) -> list[mx.arr
 
 def test_pages_hold_what_the_head_computes_alone(random_head: Model, prompts: Prompts) -> None:
     prompt = prompts[6]
-    kept = random_head[0].make_cache()
+    kept = random_head[0].make_caches()
     list(generate(*random_head, prompt, max_tokens=20, cache=kept, speculation=2))
     alone = kept[-1].arrays[0][0]  # keys and values, heads, positions, features
     engine = Engine(*random_head, SETTINGS)

@@ -72,7 +72,7 @@ def generate(
             `speculation`. The call raises the error, not the iterator.
     """
     tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-    cache = model.make_cache() if cache is None else cache
+    cache = model.make_caches() if cache is None else cache
     if len(cache) != model.num_layers:
         raise ValueError(f"cache: expected {model.num_layers}, one per layer, got {len(cache)}")
     if speculation < 0:

@@ -91,10 +91,10 @@ class LanguageModel(Protocol):
         """Return the caches of the decoder layers; see `Qwen.layer_caches`."""
         ...
 
-    def make_cache(
+    def make_caches(
         self, *, kv_bits: int | None = None, max_size: int | None = None
     ) -> list[SequenceCache]:
-        """Make empty caches for one sequence; see `Qwen.make_cache`."""
+        """Make empty caches for one sequence; see `Qwen.make_caches`."""
         ...
 
     def make_pages(

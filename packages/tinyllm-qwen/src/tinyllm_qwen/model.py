@@ -38,7 +38,7 @@ class Qwen:
         norm: the final norm.
         lm_head: the weight of the output head, `V E`; None if the embedding is the head.
         draft_head: the draft head; None unless the weights include it. Its cache follows the caches
-            of the layers in the lists of `make_cache` and `make_pages`.
+            of the layers in the lists of `make_caches` and `make_pages`.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Qwen:
 
         Args:
             tokens: ids of L new tokens of each row.
-            caches: one cache per layer, from `make_cache` or `make_pages`. The new tokens are
+            caches: one cache per layer, from `make_caches` or `make_pages`. The new tokens are
                 appended. Without caches, the new tokens are whole texts.
             batch: the layout of the pass. Unless given, the new tokens follow the tokens in the
                 caches.
@@ -102,7 +102,7 @@ class Qwen:
                 an index does not exist, or both `last` and `indices` are given.
         """
         check_selection(tokens, last, indices)
-        caches = self.make_cache() if caches is None else caches
+        caches = self.make_caches() if caches is None else caches
         if batch is None:
             batch = batch_after(self.layer_caches(caches), *tokens.shape)
         return self.logits(self.hidden(tokens, batch, caches), last=last, indices=indices)
@@ -201,7 +201,7 @@ class Qwen:
             scores = mx.pad(scores, [(0, 0), (0, missing)], constant_values=-mx.inf)
         return BestTokens.of(scores, min(k, scores.shape[-1]), first, self.ops).gathered(ranks)
 
-    def make_cache(
+    def make_caches(
         self, *, kv_bits: int | None = None, max_size: int | None = None
     ) -> list[SequenceCache]:
         """Make empty caches for one sequence; see `make_caches`."""

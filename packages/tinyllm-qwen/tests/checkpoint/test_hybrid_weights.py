@@ -54,7 +54,7 @@ def test_op_sets_give_the_same_greedy_tokens(folders: dict[str, Path], name: str
 @pytest.mark.parametrize("name", ["tiny-hf", "tiny-moe-hf", "tiny-4bit"])
 def test_chunks_give_the_same_states(folders: dict[str, Path], name: str) -> None:
     model, _ = load(folders[name], ops=MLX)
-    whole, parts = model.make_cache(), model.make_cache()
+    whole, parts = model.make_caches(), model.make_caches()
     expected = model(PROMPT, whole, last=1)
     for start, stop in ((0, 7), (7, 33), (33, 39)):
         model(PROMPT[:, start:stop], parts)

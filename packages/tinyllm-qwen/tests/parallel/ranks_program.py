@@ -37,7 +37,7 @@ NEXT = b"next\n"
 
 def continued(model: LanguageModel) -> list[int]:
     """Generate STEPS tokens: the first from all logits, the others from the best of each rank."""
-    cache, tokens, found = model.make_cache(), mx.array([PROMPT]), []
+    cache, tokens, found = model.make_caches(), mx.array([PROMPT]), []
     for step in range(STEPS):
         batch = Batch.at(cache[0].offset, *tokens.shape)  # type: ignore[arg-type]
         if step < STEPS // 3:
@@ -54,7 +54,7 @@ def in_chunks(model: LanguageModel) -> tuple[list[int], list[int]]:
 
     In the second list, the last token is computed again after the cache was trimmed by one token.
     """
-    cache, found, last = model.make_cache(), [], len(PROMPT) - 1
+    cache, found, last = model.make_caches(), [], len(PROMPT) - 1
     for start, stop in ((0, last - 2), (last - 2, last - 1), (last - 1, last)):
         batch = Batch.at(start, 1, stop - start, "prefill")
         model.hidden(mx.array([PROMPT[start:stop]]), batch, cache)

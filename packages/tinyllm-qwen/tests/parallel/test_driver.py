@@ -95,12 +95,12 @@ def test_a_driver_has_the_results_of_its_model(model: Qwen) -> None:
     assert_equal(driver(tokens), model(tokens))
     assert_equal(driver(tokens, indices=[4, 1]), model(tokens, indices=[4, 1]))
     assert_equal(
-        driver.hidden(tokens, batch, driver.make_cache()),
-        model.hidden(tokens, batch, model.make_cache()),
+        driver.hidden(tokens, batch, driver.make_caches()),
+        model.hidden(tokens, batch, model.make_caches()),
     )
     assert_equal(
-        driver.best(tokens, batch, driver.make_cache(), 3, indices=[2]),
-        model.best(tokens, batch, model.make_cache(), 3, indices=[2]),
+        driver.best(tokens, batch, driver.make_caches(), 3, indices=[2]),
+        model.best(tokens, batch, model.make_caches(), 3, indices=[2]),
     )
     assert driver.page_bytes(8, kv_bits=8) == model.page_bytes(8, kv_bits=8)
     for name in ("config", "ops", "dtype", "norm", "num_layers", "num_ranks", "nbytes"):
@@ -108,13 +108,13 @@ def test_a_driver_has_the_results_of_its_model(model: Qwen) -> None:
             model, name
         )
     assert all(own is its for own, its in zip(driver.weights(), model.weights(), strict=True))
-    assert len(driver.layer_caches(driver.make_cache())) == driver.num_layers
+    assert len(driver.layer_caches(driver.make_caches())) == driver.num_layers
 
 
 def test_a_worker_computes_what_the_driver_computes(model: Qwen, worked: Worked) -> None:
     record = Recorder()
     driver = Driver(model, [record])
-    first, second = driver.make_cache(), driver.make_cache(max_size=16)
+    first, second = driver.make_caches(), driver.make_caches(max_size=16)
     results: list[Result] = [driver(mx.array([[1, 2, 3]]), first, last=1)]
     for cache in first:
         cache.trim(1)
@@ -231,9 +231,9 @@ def test_pages_are_made_in_memory_on_all_ranks(model: Qwen, worked: Worked) -> N
 def test_dropped_caches_are_dropped_everywhere(model: Qwen, worked: Worked) -> None:
     record = Recorder()
     driver = Driver(model, [record])
-    driver.make_cache()  # never used: the workers do not know this cache
+    driver.make_caches()  # never used: the workers do not know this cache
     for _ in range(2):
-        cache = driver.make_cache()
+        cache = driver.make_caches()
         driver(mx.array([[1]]), cache)
         del cache
     driver(mx.array([[1]]))
@@ -244,7 +244,7 @@ def test_dropped_caches_are_dropped_everywhere(model: Qwen, worked: Worked) -> N
 
 def test_an_interrupted_pass_ends_the_driver(model: Qwen, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(model, [Recorder()])
-    cache = driver.make_cache()
+    cache = driver.make_caches()
 
     def interrupted(*_: object) -> mx.array:
         raise KeyboardInterrupt
@@ -260,11 +260,11 @@ def test_an_interrupted_pass_ends_the_driver(model: Qwen, monkeypatch: pytest.Mo
 def test_wrong_arguments_are_refused_before_the_workers_hear_of_them(model: Qwen) -> None:
     record = Recorder()
     driver = Driver(model, [record])
-    cache, pages, tokens = driver.make_cache(), driver.make_pages(4, 4), mx.array([[1, 2]])
+    cache, pages, tokens = driver.make_caches(), driver.make_pages(4, 4), mx.array([[1, 2]])
     sent = len(record.sent)
-    with pytest.raises(ValueError, match="caches, made by this model's make_cache or make_pages"):
-        driver(tokens, model.make_cache())
-    with pytest.raises(ValueError, match="caches, made by this model's make_cache or make_pages"):
+    with pytest.raises(ValueError, match="caches, made by this model's make_caches or make_pages"):
+        driver(tokens, model.make_caches())
+    with pytest.raises(ValueError, match="caches, made by this model's make_caches or make_pages"):
         driver(tokens, cache[:1])
     with pytest.raises(ValueError, match=r"last: expected 1 to 2 positions, got 3"):
         driver(tokens, cache, last=3)

@@ -97,7 +97,7 @@ def alone(folder: Path) -> list[int]:
     """Return the tokens of a single process with the whole model."""
     config = QwenConfig.from_folder(folder)
     model = Qwen(config, load_weights(folder, config, dtype=mx.float32), ops=MLX)
-    cache, tokens, found = model.make_cache(), mx.array([PROMPT]), []
+    cache, tokens, found = model.make_caches(), mx.array([PROMPT]), []
     for _ in range(STEPS):
         token = mx.argmax(model(tokens, cache, last=1), axis=-1)
         tokens = token.reshape(1, 1)

@@ -101,7 +101,7 @@ def expected(tensors: Tensors, tokens: list[int], hidden: Array) -> Array:
 
 def drafted(model: Qwen) -> mx.array:
     """Compute 8 positions of the head: 5 in a prefill pass, 3 in decode passes."""
-    caches = model.make_cache()
+    caches = model.make_caches()
     outputs = []
     for start, stop in ((0, 5), (5, 6), (6, 8)):
         batch = Batch.at(start, 1, stop - start, "decode" if start else "prefill")
@@ -119,7 +119,7 @@ def test_the_head_follows_its_formula(folders: dict[str, Path], shape: str, ops:
     assert isinstance(stored, dict)
     tensors = {name: exact(tensor) for name, tensor in stored.items()}
     hidden = model.norm(
-        model.hidden(TOKENS[:, :8], Batch.at(0, 1, 8, "prefill"), model.make_cache())
+        model.hidden(TOKENS[:, :8], Batch.at(0, 1, 8, "prefill"), model.make_caches())
     )
     tokens = [int(token) for token in TOKENS[0, 1:]]
     wanted = expected(tensors, tokens, exact(hidden[0]))
@@ -149,7 +149,7 @@ def test_the_caches_of_a_head_come_last(folders: dict[str, Path]) -> None:
     with_head = load(folders["tiny"], ops=MLX, draft_head=True)[0]
     without = load(folders["tiny"], ops=MLX)[0]
     assert without.draft_head is None
-    assert with_head.num_layers == len(with_head.make_cache()) == 9
+    assert with_head.num_layers == len(with_head.make_caches()) == 9
     assert len(with_head.make_pages(2, 16, state_slots=1)) == 9
     assert with_head.page_bytes(16) == without.page_bytes(16) // 2 * 3  # 2 layers have attention
     assert with_head.nbytes > without.nbytes
@@ -171,7 +171,7 @@ def test_a_checkpoint_without_a_head_is_refused(folders: dict[str, Path], tmp_pa
             load(source, draft_head=True)
     model, _ = load(folder)
     with pytest.raises(ValueError, match="load the model with draft_head=True"):
-        model.draft(TOKENS, mx.zeros((1, 9, E)), Batch.at(0, 1, 9), model.make_cache())
+        model.draft(TOKENS, mx.zeros((1, 9, E)), Batch.at(0, 1, 9), model.make_caches())
 
 
 def test_a_head_of_two_layers_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:

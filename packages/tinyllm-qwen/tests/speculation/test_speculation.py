@@ -75,7 +75,7 @@ def test_accepted_and_rejected_drafts_change_no_bit(
 ) -> None:
     plain, drafted, accepted = answer(model, sampling=sampling), 0, 0
     for seed, kv_bits in enumerate((None, None, 8)):
-        cached = [model[0].make_cache(kv_bits=kv_bits) for _ in range(2)]
+        cached = [model[0].make_caches(kv_bits=kv_bits) for _ in range(2)]
         if kv_bits is not None:
             plain = answer(model, sampling=sampling, cache=cached[0])
         tokens = [piece.token for piece in plain]
@@ -103,11 +103,11 @@ def drafts_alone(model: Qwen, text: list[int], count: int, vocab_size: int) -> l
     """Return the draft tokens after a text, each computed from the beginning without a cache."""
     draft: list[int] = []
     batch = Batch.at(0, 1, len(text) - 1, "prefill")
-    hidden = model.norm(model.hidden(mx.array([text[:-1]]), batch, model.make_cache()))
+    hidden = model.norm(model.hidden(mx.array([text[:-1]]), batch, model.make_caches()))
     for _ in range(count):
         batch = Batch.at(0, 1, hidden.shape[1], "prefill")
         following = mx.array([[*text, *draft][1:]])
-        output = model.draft(following, hidden, batch, model.make_cache())[:, -1:]
+        output = model.draft(following, hidden, batch, model.make_caches())[:, -1:]
         logits = model.draft_logits(output)[0, 0, :vocab_size]
         draft.append(int(mx.argmax(logits)))
         hidden = mx.concatenate([hidden, output], axis=1)
@@ -136,7 +136,7 @@ def test_a_stop_string_within_a_draft_ends_the_text(counting: Model) -> None:
     text = answer(counting, max_tokens=10)
     stop = "".join(piece.text for piece in text)[3:9]
     plain = answer(counting, stop=[stop])
-    cache = counting[0].make_cache()
+    cache = counting[0].make_caches()
     pieces = answer(counting, stop=[stop], speculation=4, cache=cache)
     assert bits(pieces) == bits(plain)
     assert pieces[-1].finish_reason == "stop"
@@ -146,7 +146,7 @@ def test_a_stop_string_within_a_draft_ends_the_text(counting: Model) -> None:
 @pytest.mark.parametrize("read", [1, 2, 3, 7])
 def test_a_closed_call_can_be_continued(counting: Model, read: int) -> None:
     plain = [piece.token for piece in answer(counting)]
-    cache = counting[0].make_cache()
+    cache = counting[0].make_caches()
     pieces = generate(*counting, PROMPT, cache=cache, speculation=4)
     first = [next(pieces).token for _ in range(read)]
     pieces.close()
@@ -160,7 +160,7 @@ def test_a_closed_call_can_be_continued(counting: Model, read: int) -> None:
 
 def trimmed(model: Model, length: int) -> list[SequenceCache]:
     """Return caches of the first `length` tokens of PROMPT, after a call with other tokens."""
-    cache = model[0].make_cache()
+    cache = model[0].make_caches()
     answer(model, speculation=3, cache=cache)
     for layer in cache:
         layer.trim(length)
@@ -185,7 +185,7 @@ def test_the_last_tokens_of_a_text_get_no_drafts(counting: Model) -> None:
 
 
 def test_a_call_without_drafts_leaves_the_head_alone(model: Model) -> None:
-    cache = model[0].make_cache()
+    cache = model[0].make_caches()
     plain = answer(model, cache=cache)
     assert [layer.offset for layer in cache] == [len(PROMPT) + len(plain) - 1] * 8 + [0]
     with pytest.raises(ValueError, match="expected the same tokens in every layer"):
@@ -196,6 +196,6 @@ def test_what_cannot_draft_is_refused(model: Model, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="speculation: expected at least 0, got -1"):
         answer(model, speculation=-1)
     with pytest.raises(ValueError, match=r"with a limited cache, got 2: .* leave out max_size"):
-        answer(model, speculation=2, cache=model[0].make_cache(max_size=64))
+        answer(model, speculation=2, cache=model[0].make_caches(max_size=64))
     with pytest.raises(ValueError, match=r"model without a draft head, got 2: .*draft_head=True"):
         answer(load("pico"), speculation=2)

@@ -47,7 +47,7 @@ class QwenRunner(LocalRunner):
 
     def prefill(self) -> None:
         """Compute the prompt in chunks as `generate` does, and the logits of its last token."""
-        cache, length = self._model.make_cache(), len(self._prompt)
+        cache, length = self._model.make_caches(), len(self._prompt)
         last = (length - 1) // PREFILL_CHUNK * PREFILL_CHUNK  # the start of the last chunk
         for layer in cache:
             layer.expect(length + CAPACITY_STEP)
@@ -88,7 +88,7 @@ class QwenRunner(LocalRunner):
 
         States of recurrent layers cannot be drawn, so that such a model computes random tokens.
         """
-        config, cache = self._model.config, self._model.make_cache()
+        config, cache = self._model.config, self._model.make_caches()
         if self._context == 0:
             return cache
         if config.recurrent is not None:

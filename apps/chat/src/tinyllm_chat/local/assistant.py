@@ -71,11 +71,11 @@ class LocalAssistant:
         longest = model.config.context_length
         limit = min(longest, settings.max_model_len or longest)
         self.context = ContextWindow(limit, self._encode)
-        self.cache = PrefixCache(lambda: model.make_cache(kv_bits=settings.kv_bits))
+        self.cache = PrefixCache(lambda: model.make_caches(kv_bits=settings.kv_bits))
         self._tokenizer = tokenizer
         self._answers = 0
         # Errors of the first answer are raised here, before the user has typed anything.
-        model.make_cache(kv_bits=settings.kv_bits)
+        model.make_caches(kv_bits=settings.kv_bits)
         sampling_params(settings, defaults, 0)
 
     @classmethod

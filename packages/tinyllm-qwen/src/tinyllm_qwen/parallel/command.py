@@ -19,7 +19,7 @@ _TABLE = ("block_tables", "cu_seqlens_q", "seq_lens", "slot_mapping")
 
 @dataclass(frozen=True, slots=True)
 class CacheSpec:
-    """The arguments of `Qwen.make_pages`, or of `Qwen.make_cache` if `num_pages` is None.
+    """The arguments of `Qwen.make_pages`, or of `Qwen.make_caches` if `num_pages` is None.
 
     Attributes:
         kv_bits: the bits of quantized keys and values; None keeps them dense.
@@ -38,7 +38,7 @@ class CacheSpec:
     def make(self, model: Qwen) -> Sequence[LayerCache]:
         """Make the caches of the layers of this rank."""
         if self.num_pages is None:
-            return model.make_cache(kv_bits=self.kv_bits, max_size=self.max_size)
+            return model.make_caches(kv_bits=self.kv_bits, max_size=self.max_size)
         return model.make_pages(
             self.num_pages, self.page_size, kv_bits=self.kv_bits, state_slots=self.state_slots
         )

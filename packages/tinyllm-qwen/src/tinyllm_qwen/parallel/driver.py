@@ -54,7 +54,7 @@ class Driver:
     ) -> Float[mx.array, "rows n V"]:
         """Return the logits of the next token, computed on all ranks; see `Qwen`."""
         check_selection(tokens, last, indices)
-        caches = self.make_cache() if caches is None else caches
+        caches = self.make_caches() if caches is None else caches
         batch = batch_after(caches, *tokens.shape) if batch is None else batch
         forward = self._forward(tokens, batch, caches)
         return self._array(replace(forward, output="logits", last=last, indices=indices), caches)
@@ -86,11 +86,11 @@ class Driver:
         """Return the caches of the decoder layers of rank 0; see `Qwen.layer_caches`."""
         return self._model.layer_caches(caches)
 
-    def make_cache(
+    def make_caches(
         self, *, kv_bits: int | None = None, max_size: int | None = None
     ) -> list[SequenceCache]:
         """Make empty caches for one sequence. Workers make their caches with the first pass."""
-        caches = self._model.make_cache(kv_bits=kv_bits, max_size=max_size)
+        caches = self._model.make_caches(kv_bits=kv_bits, max_size=max_size)
         caches = bounded(caches, self.config, kv_bits=kv_bits, max_size=max_size)
         self._number(caches[0], CacheSpec(kv_bits=kv_bits, max_size=max_size))
         return caches
@@ -177,7 +177,7 @@ class Driver:
         if known is None or len(caches) != self.num_layers:
             raise ValueError(
                 f"caches: expected one list of {self.num_layers} caches, made by this model's "
-                f"make_cache or make_pages, got {len(caches)} that it did not make: make new ones"
+                f"make_caches or make_pages, got {len(caches)} that it did not make: make new ones"
             )
         return known
 
