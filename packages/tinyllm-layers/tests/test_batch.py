@@ -12,7 +12,7 @@ def test_one_token_is_a_decode_step_unless_said_otherwise(
     length: int, phase: Phase | None, expected: Phase
 ) -> None:
     batch = Batch.at(5, 3, length, phase)
-    assert (batch.phase, batch.rows, batch.length, batch.pages) == (expected, 3, length, None)
+    assert (batch.phase, batch.rows, batch.length, batch.page_table) == (expected, 3, length, None)
     assert batch.positions == slice(5, 5 + length)
 
 
@@ -39,7 +39,7 @@ def test_tokens_of_pages_are_one_row_or_a_row_each(phase: Phase, shape: tuple[in
     pages = PageTable.of([([0, 1], 4, 6), ([2], 0, 1)], num_pages=3, page_size=4)
     batch = Batch.paged(pages, phase)
     assert (batch.phase, batch.rows, batch.length) == (phase, *shape)
-    assert batch.pages is pages
+    assert batch.page_table is pages
     assert isinstance(batch.positions, mx.array)
     assert (batch.positions.shape, batch.positions.flatten().tolist()) == (shape, [4, 5, 0])
 

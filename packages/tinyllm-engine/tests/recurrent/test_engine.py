@@ -178,7 +178,9 @@ def test_a_file_of_the_format_before_is_ignored(
 
 def test_embeddings_do_not_depend_on_snapshots(hybrid: Model, prompts: Prompts) -> None:
     model, prompt = hybrid[0], prompts[6][:96]  # of whole pages: the last page is computed again
-    h = model.hidden(mx.array([prompt]), Batch.at(0, 1, len(prompt), "prefill"), model.make_caches())
+    h = model.hidden(
+        mx.array([prompt]), Batch.at(0, 1, len(prompt), "prefill"), model.make_caches()
+    )
     state = model.norm(h[0, -1])
     wanted = (state / mx.linalg.norm(state)).tolist()
     engine = Engine(*hybrid, replace(SETTINGS, prefill_tokens=7))

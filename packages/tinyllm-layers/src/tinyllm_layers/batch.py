@@ -13,8 +13,9 @@ class Batch:
     """The layout of a pass over `rows` x `length` tokens, made once and passed to every layer.
 
     With caches that are not paged, a row is a sequence, and its tokens follow the tokens in the
-    cache. With paged caches, `pages` assigns the T tokens of the pass to sequences. In the prefill
-    phase all tokens then form one row, `1 T`. In the decode phase each token is a row, `T 1`.
+    cache. With paged caches, `page_table` assigns the T tokens of the pass to sequences. In the
+    prefill phase all tokens then form one row, `1 T`. In the decode phase each token is a row,
+    `T 1`.
 
     Attributes:
         phase: "prefill" or "decode". The phase selects the kernels. The result of a token has the
@@ -22,7 +23,7 @@ class Batch:
         rows: the number of rows, B.
         length: the number of tokens per row, L.
         positions: the positions of the tokens in their sequences, for RoPE.
-        pages: the sequences and their pages; None for caches that are not paged.
+        page_table: the sequences and their pages; None for caches that are not paged.
         states: the sequences and their slots in a `RecurrentPool`; None for other caches. The
             tokens are those of the pass in order, row after row.
     """
@@ -31,7 +32,7 @@ class Batch:
     rows: int
     length: int
     positions: Positions
-    pages: PageTable | None = None
+    page_table: PageTable | None = None
     states: StateTable | None = None
 
     @classmethod
@@ -63,28 +64,29 @@ class Batch:
         )
 
     @classmethod
-    def paged(cls, pages: PageTable, phase: Phase, states: StateTable | None = None) -> Batch:
+    def paged(cls, page_table: PageTable, phase: Phase, states: StateTable | None = None) -> Batch:
         """Make the batch of a pass over the tokens of a page table, all in one phase.
 
         Args:
-            pages: the sequences and their pages.
+            page_table: the sequences and their pages.
             phase: "prefill" or "decode".
             states: for a model with recurrent layers, the slots of the same tokens. Draft tokens of
-                one text are rows of their own in `pages`, and one sequence in `states`.
+                one text are rows of their own in `page_table`, and one sequence in `states`.
 
         Raises:
             ValueError: if the tables have different numbers of tokens.
         """
-        if states is not None and states.count != pages.count:
+        if states is not None and states.count != page_table.count:
             raise ValueError(
-                f"states: expected {pages.count} tokens, as the page table has, got {states.count}"
+                f"states: expected {page_table.count} tokens, as the page table has, "
+                f"got {states.count}"
             )
-        rows, length = (1, pages.count) if phase == "prefill" else (pages.count, 1)
+        rows, length = (1, page_table.count) if phase == "prefill" else (page_table.count, 1)
         return cls(
             phase=phase,
             rows=rows,
             length=length,
-            positions=pages.arrays.positions.reshape(rows, length),
-            pages=pages,
+            positions=page_table.arrays.positions.reshape(rows, length),
+            page_table=page_table,
             states=states,
         )

@@ -180,9 +180,9 @@ def test_refuses_a_window_without_the_token_itself(window: int) -> None:
 @pytest.mark.parametrize(
     ("shape", "words"),
     [
-        ((5, 2, PAGE, 16), r"stored: expected 4 pages of 8 tokens, as the table has, got shape"),
-        ((3, 2, PAGE, 16), r"stored: expected 4 pages of 8 tokens, as the table has, got shape"),
-        ((4, 2, 16, 16), r"stored: expected 4 pages of 8 tokens, as the table has, got shape"),
+        ((5, 2, PAGE, 16), r"pages: expected 4 pages of 8 tokens, as the table has, got shape"),
+        ((3, 2, PAGE, 16), r"pages: expected 4 pages of 8 tokens, as the table has, got shape"),
+        ((4, 2, 16, 16), r"pages: expected 4 pages of 8 tokens, as the table has, got shape"),
         ((4, 1, PAGE, 16), r"rows: expected shape \(3, 1, 16\), got \(3, 2, 16\)"),
         ((4, 2, PAGE, 8), r"rows: expected shape \(3, 2, 8\), got \(3, 2, 16\)"),
     ],

@@ -266,7 +266,7 @@ def check_attention(q: mx.array, k: Weight, v: Weight, mask: mx.array | str | No
 
 
 def check_paged_attention(
-    q: mx.array, k: Weight, v: Weight, pages: PageTable, window: int | None
+    q: mx.array, k: Weight, v: Weight, page_table: PageTable, window: int | None
 ) -> None:
     """Require q `T H D`, k and v `P Hkv page D`, and a window of at least one key or None.
 
@@ -276,7 +276,7 @@ def check_paged_attention(
     require_floating("q", q)
     require_rank("q", q, "T H D")
     tokens, heads, dim = q.shape
-    _require_pages("k", k, pages)
+    _require_pages("k", k, page_table)
     require_shape("k", k, (*k.shape[:-1], dim))
     require_shape("v", v, k.shape)
     kv_heads = k.shape[1]
@@ -285,40 +285,41 @@ def check_paged_attention(
     for name, x in (("k", k), ("v", v)):
         if isinstance(x, mx.array):
             require_dtype(name, x, q.dtype)
-    if tokens != pages.count:
-        raise ValueError(f"q: expected {pages.count} tokens, as the table has, got {tokens}")
+    if tokens != page_table.count:
+        raise ValueError(f"q: expected {page_table.count} tokens, as the table has, got {tokens}")
     if window is not None and window < 1:
         raise ValueError(f"window: expected one key or more, or None, got {window}")
 
 
-def check_write_pages(stored: Weight, rows: Weight, pages: PageTable) -> None:
-    """Require stored pages `P Hkv page D`, and rows `T Hkv D` in the format of the pages.
+def check_write_pages(pages: Weight, rows: Weight, page_table: PageTable) -> None:
+    """Require pages `P Hkv page D`, and rows `T Hkv D` in the format of the pages.
 
     P, `page` and T must equal the number of pages, the page size and the number of tokens of the
     page table.
     """
-    _require_pages("stored", stored, pages)
-    require_shape("rows", rows, (pages.count, stored.shape[1], stored.shape[3]))
-    if isinstance(stored, mx.array) or isinstance(rows, mx.array):
-        if not (isinstance(stored, mx.array) and isinstance(rows, mx.array)):
+    _require_pages("pages", pages, page_table)
+    require_shape("rows", rows, (page_table.count, pages.shape[1], pages.shape[3]))
+    if isinstance(pages, mx.array) or isinstance(rows, mx.array):
+        if not (isinstance(pages, mx.array) and isinstance(rows, mx.array)):
             raise ValueError("rows: expected the format of the pages: both dense or both quantized")
-        require_dtype("rows", rows, stored.dtype)
+        require_dtype("rows", rows, pages.dtype)
         return
-    if (stored.group_size, stored.bits, stored.mode) != (rows.group_size, rows.bits, rows.mode):
+    if (pages.group_size, pages.bits, pages.mode) != (rows.group_size, rows.bits, rows.mode):
         raise ValueError(
-            f"rows: expected {stored.bits} bits in groups of {stored.group_size} "
-            f"({stored.mode}), got {rows.bits} in groups of {rows.group_size} ({rows.mode})"
+            f"rows: expected {pages.bits} bits in groups of {pages.group_size} "
+            f"({pages.mode}), got {rows.bits} in groups of {rows.group_size} ({rows.mode})"
         )
-    require_dtype("rows.scales", rows.scales, stored.scales.dtype)
+    require_dtype("rows.scales", rows.scales, pages.scales.dtype)
 
 
-def _require_pages(name: str, stored: Weight, pages: PageTable) -> None:
-    """Raise ValueError unless `stored` has the number and size of pages of the table."""
-    require_rank(name, stored, "P Hkv page D")
-    if (stored.shape[0], stored.shape[2]) != (pages.num_pages, pages.page_size):
+def _require_pages(name: str, pages: Weight, page_table: PageTable) -> None:
+    """Raise ValueError unless `pages` has the number and size of pages of the table."""
+    require_rank(name, pages, "P Hkv page D")
+    num_pages, page_size = page_table.num_pages, page_table.page_size
+    if (pages.shape[0], pages.shape[2]) != (num_pages, page_size):
         raise ValueError(
-            f"{name}: expected {pages.num_pages} pages of {pages.page_size} tokens, as the table "
-            f"has, got shape {tuple(stored.shape)}"
+            f"{name}: expected {num_pages} pages of {page_size} tokens, as the table has, "
+            f"got shape {tuple(pages.shape)}"
         )
 
 

@@ -225,15 +225,15 @@ def paged_attention(
     q: Float[mx.array, "T H D"],
     k: Weight,
     v: Weight,
-    pages: PageTable,
+    page_table: PageTable,
     scale: float | None = None,
     window: int | None = None,
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "T H D"]:
     """Call `attention` for each sequence, because MLX has no paged attention."""
-    check_paged_attention(q, k, v, pages, window)
-    return attend_by_sequence(attention, q, k, v, pages, scale, window)
+    check_paged_attention(q, k, v, page_table, window)
+    return attend_by_sequence(attention, q, k, v, page_table, scale, window)
 
 
 def gated_rms_norm(

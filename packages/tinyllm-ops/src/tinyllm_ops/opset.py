@@ -163,7 +163,7 @@ class PagedAttention(Protocol):
         q: Float[mx.array, "T H D"],
         k: Weight,
         v: Weight,
-        pages: PageTable,
+        page_table: PageTable,
         scale: float | None = None,
         window: int | None = None,
         *,

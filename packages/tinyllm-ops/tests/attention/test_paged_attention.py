@@ -127,7 +127,7 @@ TABLE = PageTable.of([([0], 0, 1), ([1], 0, 2)], num_pages=5, page_size=4)
 def test_refuses_arrays_that_do_not_fit_the_table(
     ops: OpSet, unchecked: None, change: dict[str, Any], words: str
 ) -> None:
-    fitting = {"q": Q, "k": KV, "v": KV, "pages": TABLE}
+    fitting = {"q": Q, "k": KV, "v": KV, "page_table": TABLE}
     ops.paged_attention(**fitting)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=words):
         ops.paged_attention(**fitting | change)  # type: ignore[arg-type]

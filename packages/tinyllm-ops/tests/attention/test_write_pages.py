@@ -114,9 +114,9 @@ def packed(x: mx.array, *, group: int = 64, bits: int = 4, mode: str = "affine")
 @pytest.mark.parametrize(
     ("stored", "rows", "words"),
     [
-        (STORED[0], ROWS, r"stored: expected axes P Hkv page D, got shape \(2, 2, 64\)"),
-        (STORED[:3], ROWS, r"stored: expected 4 pages of 2 tokens, .*, got shape \(3, 2, 2, 64\)"),
-        (STORED[:, :, :1], ROWS, r"stored: expected 4 pages of 2 tokens, .* \(4, 2, 1, 64\)"),
+        (STORED[0], ROWS, r"pages: expected axes P Hkv page D, got shape \(2, 2, 64\)"),
+        (STORED[:3], ROWS, r"pages: expected 4 pages of 2 tokens, .*, got shape \(3, 2, 2, 64\)"),
+        (STORED[:, :, :1], ROWS, r"pages: expected 4 pages of 2 tokens, .* \(4, 2, 1, 64\)"),
         (STORED, ROWS[:2], r"rows: expected shape \(3, 2, 64\), got \(2, 2, 64\)"),
         (STORED, ROWS[:, :1], r"rows: expected shape \(3, 2, 64\), got \(3, 1, 64\)"),
         (STORED, ROWS[..., :1], r"rows: expected shape \(3, 2, 64\), got \(3, 2, 1\)"),

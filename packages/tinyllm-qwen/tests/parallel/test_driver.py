@@ -329,12 +329,15 @@ def test_a_command_arrives_as_it_was_sent(forward: Forward) -> None:
     if ours is None or theirs is None:
         return
     assert (ours.phase, ours.rows, ours.length) == (theirs.phase, theirs.rows, theirs.length)
-    if ours.pages is None:
+    if ours.page_table is None:
         assert ours.positions == theirs.positions
         return
-    assert theirs.pages is not None
-    assert [list(row) for row in theirs.pages.block_tables] == [[1, 0], [2, 3]]
-    assert (list(theirs.pages.positions), list(theirs.pages.slot_mapping)) == ([2, 6], [6, 14])
+    assert theirs.page_table is not None
+    assert [list(row) for row in theirs.page_table.block_tables] == [[1, 0], [2, 3]]
+    assert (list(theirs.page_table.positions), list(theirs.page_table.slot_mapping)) == (
+        [2, 6],
+        [6, 14],
+    )
 
 
 def test_a_decode_step_is_a_short_line() -> None:

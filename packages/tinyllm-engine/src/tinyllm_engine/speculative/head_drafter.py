@@ -126,9 +126,9 @@ class HeadDrafter:
             return
         if ends:
             self._hidden.append(h[0, mx.array(ends)][:, None])
-        assert batch.pages is not None
+        assert batch.page_table is not None
         next_tokens = [token for chunk in chunks for token in _next_tokens(chunk)]
-        own = Batch.paged(batch.pages, "prefill")
+        own = Batch.paged(batch.page_table, "prefill")
         ids = mx.array([next_tokens], dtype=mx.int32)
         self._model.draft(ids, self._model.norm(h), own, self._pool.caches)
 

@@ -57,9 +57,9 @@ def with_arrays(w: Weight, arrays: Sequence[mx.array]) -> Weight:
     return replace(w, packed=packed, scales=scales, biases=biases)
 
 
-def page_table_arrays(pages: PageTable, positions: Int32[mx.array, "T"]) -> PageTableArrays:
+def page_table_arrays(page_table: PageTable, positions: Int32[mx.array, "T"]) -> PageTableArrays:
     """Convert a page table and the positions of its T tokens to the tuple of the extension."""
-    arrays = pages.arrays
+    arrays = page_table.arrays
     return (
         arrays.block_tables,
         arrays.cu_seqlens_q,

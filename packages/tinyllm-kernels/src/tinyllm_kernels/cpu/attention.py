@@ -46,18 +46,18 @@ def paged_attention(
     q: Float[mx.array, "T H D"],
     k: Weight,
     v: Weight,
-    pages: PageTable,
+    page_table: PageTable,
     scale: float | None = None,
     window: int | None = None,
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "T H D"]:
     """Attend to keys and values in pages. The pages are read in place."""
-    check_paged_attention(q, k, v, pages, window)
-    if q.size == 0 or k.shape[0] == 0 or not pages.seq_lens:
+    check_paged_attention(q, k, v, page_table, window)
+    if q.size == 0 or k.shape[0] == 0 or not page_table.seq_lens:
         return mx.zeros(q.shape, q.dtype)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    arrays = pages.arrays
+    arrays = page_table.arrays
     return native.paged_attention(
         q,
         native_weight(k),

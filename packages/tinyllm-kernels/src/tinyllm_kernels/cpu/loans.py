@@ -143,7 +143,7 @@ class PagedLoan(StackLoan[tuple[Weight, Weight]]):
 
     def accepts(self, x: Float[mx.array, "B L E"], batch: Batch) -> bool:
         """See `StackLoan`."""
-        table = batch.pages
+        table = batch.page_table
         return (
             table is not None
             and has_page_table(batch)

@@ -81,7 +81,7 @@ def attention_caches(group: LayerGroup, caches: Sequence[LayerCache]) -> list[La
 def first_position(batch: Batch) -> int | None:
     """Return the first position if all rows have the same positions, as one slice; else None."""
     positions = batch.positions
-    if batch.pages is not None or not isinstance(positions, slice):
+    if batch.page_table is not None or not isinstance(positions, slice):
         return None
     first = positions.start or 0
     return first if positions == slice(first, first + batch.length) else None
@@ -89,7 +89,7 @@ def first_position(batch: Batch) -> int | None:
 
 def has_page_table(batch: Batch) -> bool:
     """Return True if the batch has a page table and one position for each of its tokens."""
-    table, positions = batch.pages, batch.positions
+    table, positions = batch.page_table, batch.positions
     return (
         table is not None
         and isinstance(positions, mx.array)
@@ -100,7 +100,7 @@ def has_page_table(batch: Batch) -> bool:
 
 def check_page_table(batch: Batch, caches: Sequence[PagedCache]) -> None:
     """Raise ValueError unless the pages of the first cache fit the page table."""
-    table, pages = batch.pages, caches[0]
+    table, pages = batch.page_table, caches[0]
     assert table is not None  # the path "paged" needs a table
     if (pages.num_pages, pages.page_size) != (table.num_pages, table.page_size):
         raise ValueError(
@@ -111,9 +111,9 @@ def check_page_table(batch: Batch, caches: Sequence[PagedCache]) -> None:
 
 def native_page_table(batch: Batch) -> native.PageTableArrays:
     """Convert the page table and the positions of a batch to the tuple of the extension."""
-    assert batch.pages is not None  # the path "paged" needs a table
+    assert batch.page_table is not None  # the path "paged" needs a table
     positions = position_rows(batch.positions, batch.rows, batch.length)
-    return page_table_arrays(batch.pages, positions.reshape(-1))
+    return page_table_arrays(batch.page_table, positions.reshape(-1))
 
 
 def reserved(

@@ -101,14 +101,14 @@ class PagedCache(AttentionCache):
         Raises:
             ValueError: as in `AttentionCache.attend`, or if the batch has no page table.
         """
-        if batch.pages is None:
+        if batch.page_table is None:
             raise ValueError("batch: expected a page table for a paged cache, got None")
         check_new_tokens(q, k, v, (batch.rows, batch.length))
         q, k, v = (x.swapaxes(1, 2).flatten(0, 1) for x in (q, k, v))  # T heads D
-        keys = write_pages(self.keys, _in_format(k, self.keys, ops), batch.pages)
-        values = write_pages(self.values, _in_format(v, self.values, ops), batch.pages)
+        keys = write_pages(self.keys, _in_format(k, self.keys, ops), batch.page_table)
+        values = write_pages(self.values, _in_format(v, self.values, ops), batch.page_table)
         out = ops.paged_attention(
-            q, keys, values, batch.pages, scale, self.window, phase=batch.phase
+            q, keys, values, batch.page_table, scale, self.window, phase=batch.phase
         )
         self.commit(keys, values)
         return mx.unflatten(out, 0, (batch.rows, batch.length)).swapaxes(1, 2)

@@ -124,7 +124,7 @@ def mixer(
 def paged_attention(
     x: Array,
     layer: GroupedQueryAttention,
-    pages: PageTable,
+    page_table: PageTable,
     keys: Array,
     values: Array,
     window: int | None = None,
@@ -134,7 +134,7 @@ def paged_attention(
     Args:
         x: the normalized tokens, `1 T E` or `T 1 E`.
         layer: the weights.
-        pages: the sequences and their pages.
+        page_table: the sequences and their pages.
         keys: the pages of keys before the pass, `P Hkv page D`.
         values: the pages of values before the pass, `P Hkv page D`.
         window: the number of most recent tokens that a token sees; None for all tokens.
@@ -142,43 +142,43 @@ def paged_attention(
     Returns:
         The output in the shape of x, and the pages of keys and of values after the pass.
     """
-    positions = np.array(pages.positions).reshape(x.shape[:2])
+    positions = np.array(page_table.positions).reshape(x.shape[:2])
     q, k, v = attention_inputs(x, layer, positions)
-    keys, values = written(keys, k, pages), written(values, v, pages)
-    return attend_pages(q, layer, pages, keys, values, window), keys, values
+    keys, values = written(keys, k, page_table), written(values, v, page_table)
+    return attend_pages(q, layer, page_table, keys, values, window), keys, values
 
 
 def attend_pages(
     q: Array,
     layer: GroupedQueryAttention,
-    pages: PageTable,
+    page_table: PageTable,
     keys: Array,
     values: Array,
     window: int | None = None,
 ) -> Array:
     """Return the output `B L E` of queries `B H L D` over pages that already hold the new keys."""
     rows = q.swapaxes(1, 2)  # B L H D
-    width = max(map(len, pages.block_tables), default=0)
-    tables = [[*table, *[0] * (width - len(table))] for table in pages.block_tables]
+    width = max(map(len, page_table.block_tables), default=0)
+    tables = [[*table, *[0] * (width - len(table))] for table in page_table.block_tables]
     out = ops.paged_attention(
         rows.reshape(-1, *rows.shape[2:]),
         keys,
         values,
         np.array(tables, dtype=np.int64).reshape(-1, width),
-        np.array(pages.cu_seqlens_q),
-        np.array(pages.seq_lens),
+        np.array(page_table.cu_seqlens_q),
+        np.array(page_table.seq_lens),
         window=window,
     )
     return attention_output(out.reshape(rows.shape), layer)
 
 
-def written(stored: Array, heads: Array, pages: PageTable) -> Array:
+def written(stored: Array, heads: Array, page_table: PageTable) -> Array:
     """Return a copy of pages in which the heads `B Hkv L D` are written to their slots."""
     stored = stored.copy()
     rows = heads.swapaxes(1, 2).reshape(-1, stored.shape[1], stored.shape[3])
-    for row, slot in zip(rows, pages.slot_mapping, strict=True):
+    for row, slot in zip(rows, page_table.slot_mapping, strict=True):
         if slot >= 0:
-            stored[slot // pages.page_size, :, slot % pages.page_size] = row
+            stored[slot // page_table.page_size, :, slot % page_table.page_size] = row
     return stored
 
 

@@ -84,8 +84,8 @@ def run_pages(
     """
     outs, first = [], 0
     for batch in batches:
-        assert batch.pages is not None  # paged_batches makes them
-        stop = first + batch.pages.count // len(x)
+        assert batch.page_table is not None  # paged_batches makes them
+        stop = first + batch.page_table.count // len(x)
         chunk = x[:, first:stop]
         out = stack(chunk.reshape(batch.rows, batch.length, -1), batch, caches)
         outs.append(out.reshape(chunk.shape))

@@ -20,7 +20,7 @@ def paged_attention(
     q: Float[mx.array, "T H D"],
     k: Weight,
     v: Weight,
-    pages: PageTable,
+    page_table: PageTable,
     scale: float | None = None,
     window: int | None = None,
     *,
@@ -37,8 +37,8 @@ def paged_attention(
         q: queries of all sequences.
         k: pages of keys, `P Hkv page D`, dense or quantized. Sequences may share pages.
         v: pages of values, `P Hkv page D`, dense or quantized.
-        pages: the queries and the pages of each sequence. Rows of q that belong to no sequence
-            give zeros.
+        page_table: the queries and the pages of each sequence. Rows of q that belong to no
+            sequence give zeros.
         scale: 1/sqrt(D) unless given.
         window: number of most recent keys that a query sees, the key of its own token included.
             Unless given, a query sees all keys.
@@ -48,45 +48,47 @@ def paged_attention(
         ValueError: if shapes do not fit, H is no multiple of Hkv, or the table was made for another
             number or size of pages.
     """
-    check_paged_attention(q, k, v, pages, window)
-    return attend_by_sequence(scaled_dot_product_attention_grouped, q, k, v, pages, scale, window)
+    check_paged_attention(q, k, v, page_table, window)
+    return attend_by_sequence(
+        scaled_dot_product_attention_grouped, q, k, v, page_table, scale, window
+    )
 
 
-def write_pages(stored: Weight, rows: Weight, pages: PageTable) -> Weight:
-    """Return `stored` with row t of `rows` written to slot `pages.slot_mapping[t]`.
+def write_pages(pages: Weight, rows: Weight, page_table: PageTable) -> Weight:
+    """Return `pages` with row t of `rows` written to slot `page_table.slot_mapping[t]`.
 
     Args:
-        stored: pages `P Hkv page D`, dense or quantized. MLX writes the arrays in place if nothing
+        pages: arrays `P Hkv page D`, dense or quantized. MLX writes the arrays in place if nothing
             else refers to them when the graph is computed, and copies them otherwise.
-        rows: keys or values `T Hkv D` in the format of `stored`. Rows with `NO_SLOT` are not
+        rows: keys or values `T Hkv D` in the format of `pages`. Rows with `NO_SLOT` are not
             written.
-        pages: the slots.
+        page_table: the slots.
 
     Raises:
         ValueError: if shapes, dtypes or formats differ.
     """
-    check_write_pages(stored, rows, pages)
-    if not pages.stored:
-        return stored
-    slots = pages.arrays.slot_mapping
-    if len(pages.stored) < pages.count:
-        chosen = mx.array(list(pages.stored))
+    check_write_pages(pages, rows, page_table)
+    if not page_table.stored:
+        return pages
+    slots = page_table.arrays.slot_mapping
+    if len(page_table.stored) < page_table.count:
+        chosen = mx.array(list(page_table.stored))
         rows, slots = rows[chosen], slots[chosen]
-    if isinstance(stored, mx.array):
+    if isinstance(pages, mx.array):
         assert isinstance(rows, mx.array)  # checked above
-        return _written(stored, rows, slots, pages.page_size)
+        return _written(pages, rows, slots, page_table.page_size)
     assert isinstance(rows, QuantizedTensor)
-    pairs = zip(stored.arrays, rows.arrays, strict=True)
-    parts = [_written(*pair, slots, pages.page_size) for pair in pairs]
+    pairs = zip(pages.arrays, rows.arrays, strict=True)
+    parts = [_written(*pair, slots, page_table.page_size) for pair in pairs]
     packed, scales, *biases = parts
-    return replace(stored, packed=packed, scales=scales, biases=biases[0] if biases else None)
+    return replace(pages, packed=packed, scales=scales, biases=biases[0] if biases else None)
 
 
-def _written(stored: mx.array, rows: mx.array, slots: mx.array, page_size: int) -> mx.array:
+def _written(pages: mx.array, rows: mx.array, slots: mx.array, page_size: int) -> mx.array:
     """Return an array of pages with rows in some slots."""
-    stored = stored[...]  # a second array object: the update must not change the caller's array
-    stored[slots // page_size, :, slots % page_size] = rows
-    return stored
+    pages = pages[...]  # a second array object: the update must not change the caller's array
+    pages[slots // page_size, :, slots % page_size] = rows
+    return pages
 
 
 def attend_by_sequence(
@@ -94,7 +96,7 @@ def attend_by_sequence(
     q: mx.array,
     k: Weight,
     v: Weight,
-    pages: PageTable,
+    page_table: PageTable,
     scale: float | None,
     window: int | None,
 ) -> mx.array:
@@ -102,13 +104,15 @@ def attend_by_sequence(
 
     The arguments are as in `paged_attention`. `attend` is the op `attention` of any OpSet.
     """
-    starts = pages.cu_seqlens_q
+    starts = page_table.cu_seqlens_q
     rows = [mx.zeros_like(q[: starts[0]])]
-    for row, length in enumerate(pages.seq_lens):
+    for row, length in enumerate(page_table.seq_lens):
         if starts[row] == starts[row + 1]:
             continue
         own = q[starts[row] : starts[row + 1]].swapaxes(0, 1)  # H n D
-        used = mx.array(list(pages.block_tables[row])[: math.ceil(length / pages.page_size)])
+        used = mx.array(
+            list(page_table.block_tables[row])[: math.ceil(length / page_table.page_size)]
+        )
         keys, values = (_gather_tokens(x, used.astype(mx.int32), length) for x in (k, v))
         mask = _causal_mask(own.shape[1], length, window)
         rows.append(attend(own, keys, values, scale, mask).swapaxes(0, 1))

@@ -116,8 +116,8 @@ def decode(line: bytes) -> Forward:
 
 def _encoded_batch(batch: Batch) -> dict[str, object]:
     """Return the fields of a batch that do not follow from the tokens and the cache spec."""
-    if batch.pages is not None:
-        encoded: dict[str, object] = {name: getattr(batch.pages, name) for name in _TABLE}
+    if batch.page_table is not None:
+        encoded: dict[str, object] = {name: getattr(batch.page_table, name) for name in _TABLE}
         if batch.states is not None:
             encoded |= {
                 "state_cu_seqlens": batch.states.cu_seqlens,

@@ -196,7 +196,7 @@ class Driver:
                 f"tokens: expected the batch's shape {(batch.rows, batch.length)}, got "
                 f"{tuple(tokens.shape)}"
             )
-        table, length = batch.pages, None
+        table, length = batch.page_table, None
         if spec.num_pages is None:
             length = common_offset([cache for cache in caches if isinstance(cache, SequenceCache)])
             if table is not None:

@@ -137,43 +137,43 @@ def paged_attention(
     q: Float[mx.array, "T H D"],
     k: Weight,
     v: Weight,
-    pages: PageTable,
+    page_table: PageTable,
     scale: float | None = None,
     window: int | None = None,
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "T H D"]:
     """Compute softmax(q k^T * scale) v of each sequence; see `tinyllm_ops.paged_attention`."""
-    check_paged_attention(q, k, v, pages, window)
+    check_paged_attention(q, k, v, page_table, window)
     tokens, _, dim = q.shape
-    counts = [end - start for start, end in pairwise(pages.cu_seqlens_q)]
+    counts = [end - start for start, end in pairwise(page_table.cu_seqlens_q)]
     if q.size == 0 or not any(counts):
         return mx.zeros(q.shape, q.dtype)
     stored = StoredKeys.of(k, v)
     if stored is None or dim not in HEAD_DIMS:
-        return MLX.paged_attention(q, k, v, pages, scale, window, phase=phase)
+        return MLX.paged_attention(q, k, v, page_table, scale, window, phase=phase)
     if phase == "decode" and max(counts) > 1:
-        pages = _one_query_each(pages)
+        page_table = _one_query_each(page_table)
         counts = [1] * sum(counts)
-    call = _Call(q, stored, pages, counts, dim**-0.5 if scale is None else scale, window)
+    call = _Call(q, stored, page_table, counts, dim**-0.5 if scale is None else scale, window)
     if phase == "prefill" or 1 not in counts:
         return call.prefill(1)
     if max(counts) == 1:
         return call.decode()
     is_step = [False] * tokens
-    for start, count in zip(pages.cu_seqlens_q, counts, strict=False):
+    for start, count in zip(page_table.cu_seqlens_q, counts, strict=False):
         if count == 1:
             is_step[start] = True
     return mx.where(mx.array(is_step)[:, None, None], call.decode(), call.prefill(2))
 
 
-def _one_query_each(pages: PageTable) -> PageTable:
+def _one_query_each(page_table: PageTable) -> PageTable:
     """Return a page table in which each query is a sequence that ends with its own key."""
-    first = pages.cu_seqlens_q[0]
+    first = page_table.cu_seqlens_q[0]
     block_tables = [
         table
         for table, (start, end) in zip(
-            pages.block_tables, pairwise(pages.cu_seqlens_q), strict=True
+            page_table.block_tables, pairwise(page_table.cu_seqlens_q), strict=True
         )
         for _ in range(start, end)
     ]
@@ -181,10 +181,10 @@ def _one_query_each(pages: PageTable) -> PageTable:
     return PageTable(
         block_tables=block_tables,
         cu_seqlens_q=range(first, last + 1),
-        seq_lens=[position + 1 for position in pages.positions[first:last]],
-        slot_mapping=pages.slot_mapping,
-        num_pages=pages.num_pages,
-        page_size=pages.page_size,
+        seq_lens=[position + 1 for position in page_table.positions[first:last]],
+        slot_mapping=page_table.slot_mapping,
+        num_pages=page_table.num_pages,
+        page_size=page_table.page_size,
     )
 
 
@@ -195,7 +195,7 @@ class _Call:
     Attributes:
         q: queries.
         stored: pages of keys and values.
-        pages: the page table.
+        page_table: the page table.
         counts: number of queries of each sequence.
         scale: factor of the scores.
         window: number of keys that a query attends to, or None for all.
@@ -203,7 +203,7 @@ class _Call:
 
     q: Float[mx.array, "T H D"]
     stored: StoredKeys
-    pages: PageTable
+    page_table: PageTable
     counts: Sequence[int]
     scale: float
     window: int | None
@@ -212,7 +212,7 @@ class _Call:
         """Compute the sequences with one query. The rows of other sequences are zeros."""
         tokens, heads, dim = self.q.shape
         kv_heads = self.stored.leading_shape[1]
-        longest = max(self.pages.seq_lens)
+        longest = max(self.page_table.seq_lens)
         parts = parts_at_most(longest if self.window is None else min(longest, self.window))
         sequences = len(self.counts)
         (partial,) = _decode_parts(self.stored.format)(
@@ -254,5 +254,5 @@ class _Call:
     @property
     def _table(self) -> tuple[mx.array | int, ...]:
         """Values of the inputs `_TABLE`."""
-        arrays = self.pages.arrays
+        arrays = self.page_table.arrays
         return arrays.block_tables, arrays.cu_seqlens_q, arrays.seq_lens, self.window or 0
