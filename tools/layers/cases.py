@@ -67,12 +67,12 @@ def grouped_query_attention_cases(model: BenchModel, regimes: Sequence[Regime]) 
 
     def attention(ops: OpSet) -> list[Any]:
         def make(layer: DecoderLayer) -> Any:
-            return lambda x, batch, caches: layer.attention(x, batch, caches[0], residual=x)
+            return lambda x, batch, caches: layer.mixer(x, batch, caches[0], residual=x)
 
         return [make(layer) for layer in _layers(model, ops)]
 
     def work(regime: Regime) -> Work:
-        weights = weights_of(_layers(model, REFERENCE)[0].attention)
+        weights = weights_of(_layers(model, REFERENCE)[0].mixer)
         cost = _total(
             _weights_cost(weights, regime), _kv_cost(model, regime, model.format.dtype.size)
         )
@@ -233,7 +233,7 @@ def _layer_cost(model: BenchModel, regime: Regime, number_bytes: float) -> Cost:
     """Return the cost of a layer, with `number_bytes` per number in the cache."""
     layer = _layers(model, REFERENCE)[0]
     norms = Cost(nbytes(layer.input_norm.weight, layer.post_attention_norm.weight))
-    attention = _weights_cost(weights_of(layer.attention), regime)
+    attention = _weights_cost(weights_of(layer.mixer), regime)
     feed_forward = _feed_forward_cost(layer.mlp, regime)
     return _total(norms, attention, _kv_cost(model, regime, number_bytes), feed_forward)
 

@@ -48,12 +48,12 @@ def test_adds_attention_and_mlp_to_its_input(
 LAYER = random_decoder_layer("qwen2")
 LAYERS = {
     "decoder layer": LAYER,
-    "attention": LAYER.attention,
-    "biases": LAYER.attention.biases,
+    "attention": LAYER.mixer,
+    "biases": LAYER.mixer.biases,
     "mlp": LAYER.mlp,
     "moe": random_moe(),
     "norm": LAYER.input_norm,
-    "rope": LAYER.attention.rope,
+    "rope": LAYER.mixer.rope,
     "embedding": Embedding(4, 3, mx.zeros((4, 3))),
     "simple attention": SimpleMultiHeadAttention(4, 2, *[mx.zeros((4, 4))] * 4),
     "stack": LayerStack([LAYER]),
@@ -77,7 +77,7 @@ def test_a_changed_weight_makes_a_new_layer(ops: OpSet) -> None:
     layer = random_decoder_layer(ops=ops)
     attention = attention_of(layer)
     wo = normal(attention.wo.shape, seed=9, magnitude=0.1)
-    changed = replace(layer, attention=replace(attention, wo=wo))
+    changed = replace(layer, mixer=replace(attention, wo=wo))
     x = normal((1, 5, 64), seed=1)
     for each in (layer, changed):
         y = each(x, Batch.at(0, 1, 5), DenseCache())
@@ -92,7 +92,7 @@ def test_a_changed_weight_is_checked() -> None:
 
 def test_lists_all_weights_in_the_order_of_the_fields() -> None:
     def names(layer: DecoderLayer) -> list[object]:
-        attention, mlp = layer.attention, layer.mlp
+        attention, mlp = layer.mixer, layer.mlp
         found = [layer.input_norm.weight, attention.wq, attention.wk, attention.wv, attention.wo]
         biases, norms = attention.biases, (attention.q_norm, attention.k_norm)
         found += [w for w in (biases.q, biases.k, biases.v, biases.o, *norms) if w is not None]

@@ -51,7 +51,7 @@ def layer_of(case: str, ops: OpSet) -> DecoderLayer:
 @pytest.mark.parametrize("case", HEAD_DIM)
 @pytest.mark.parametrize("cut", [0, 1, 6])
 def test_attention_equals_that_of_transformers(ops: OpSet, case: str, cut: int) -> None:
-    golden, attention, cache = tensors_of(case), layer_of(case, ops).attention, DenseCache()
+    golden, attention, cache = tensors_of(case), layer_of(case, ops).mixer, DenseCache()
     parts = (golden["x"][:, :cut], golden["x"][:, cut:])
     y = mx.concatenate([attention(part, cache=cache) for part in parts], axis=1)
     assert_close(y, exact(golden["attention"]))

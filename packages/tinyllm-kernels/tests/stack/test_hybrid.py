@@ -71,8 +71,8 @@ def hybrid(
     layers = []
     for seed, layer in enumerate(make_layers(replace(SHAPE, form=form), len(kinds), dtype, ops)):
         mixer: GroupedQueryAttention | GatedAttention | GatedDeltaNet
-        heads = layer.attention
-        assert isinstance(heads, GroupedQueryAttention)
+        attention = layer.mixer
+        assert isinstance(attention, GroupedQueryAttention)
         if kinds[seed] == "d":
             mixer = random_gated_delta_net(
                 SHAPE.width, 2, value_heads, 128, 32, dtype=dtype, pack=pack, seed=seed, ops=ops
@@ -82,8 +82,8 @@ def hybrid(
                 SHAPE.width, 4, 2, 64, 16, dtype=dtype, pack=pack, seed=seed, ops=ops
             )
         else:
-            mixer = replace(heads, rope=RoPE(16, 1000, 1e4, ops=ops))
-        layers.append(replace(layer, attention=mixer))
+            mixer = replace(attention, rope=RoPE(16, 1000, 1e4, ops=ops))
+        layers.append(replace(layer, mixer=mixer))
     return layers
 
 
@@ -93,8 +93,8 @@ def caches_of(
     """Make empty caches, "dense" or "paged"; with `other`, those that whole layers do not take."""
     caches: list[LayerCache] = []
     for layer in layers:
-        if isinstance(layer.attention, GatedDeltaNet):
-            pool = RecurrentPool.empty(SLOTS, layer.attention.state_shape)
+        if isinstance(layer.mixer, GatedDeltaNet):
+            pool = RecurrentPool.empty(SLOTS, layer.mixer.state_shape)
             caches.append(RecurrentCache() if kind == "dense" else pool)
             continue
         (cache,) = make_caches(kind, 1, SHAPE, dtype)
@@ -154,7 +154,7 @@ def test_a_stack_gives_the_bits_of_the_layers(
     for _ in range(2):
         caches = caches_of(layers, name, dtype)
         for i, layer in enumerate(layers):
-            if not isinstance(layer.attention, GatedDeltaNet):
+            if not isinstance(layer.mixer, GatedDeltaNet):
                 (caches[i],) = make_caches(kind, 1, SHAPE, dtype)
         both.append(caches)
     check_same((make_stack(layers, ops), LayerStack(layers)), (both[0], both[1]), name, dtype)
@@ -249,11 +249,11 @@ def test_a_text_has_equal_bits_beside_others_and_in_chunks(ops: OpSet, dtype: mx
 def test_states_of_other_shapes_are_refused(ops: OpSet) -> None:
     layers = hybrid("d", mx.float32, ops)
     (layer,) = layers
-    assert isinstance(layer.attention, GatedDeltaNet)
+    assert isinstance(layer.mixer, GatedDeltaNet)
     stack = make_stack(layers, ops)
     batch = batches_of("paged")[0]
     x = make_input(batch, SHAPE.width, mx.float32, seed=1)
-    shape = layer.attention.state_shape
+    shape = layer.mixer.state_shape
     pools = {
         "P K-1 C": RecurrentPool.empty(SLOTS, replace(shape, channels=9)),
         "P Hv Dv Dk": RecurrentPool.empty(SLOTS, replace(shape, key_dim=9)),

@@ -135,7 +135,7 @@ def test_preparing_weights_changes_no_bit(ops: Backend) -> None:
     mlp = layer.mlp
     layer = type(layer)(
         layer.input_norm,
-        layer.attention,
+        layer.mixer,
         layer.post_attention_norm,
         type(mlp)(mlp.dim, mlp.hidden_dim, *(weights[name] for name in names), ops=ops),
     )

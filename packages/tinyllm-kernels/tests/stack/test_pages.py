@@ -78,7 +78,7 @@ def test_new_rows_get_the_codes_of_mlx(
     # plus the bias of the values.
     values = mx.concatenate([mx.eye(128), -mx.eye(128)]).astype(dtype)
     attention = replace(attention_of(layer), wv=values)
-    stack = make_stack([replace(layer, attention=attention)], ops)
+    stack = make_stack([replace(layer, mixer=attention)], ops)
     rows = normal((6, 1, width), dtype, seed=5)
     kinds = [rows, mx.abs(rows), -mx.abs(rows), rows * 0, rows * 60, rows * 1e-4]
     x = mx.concatenate(kinds)

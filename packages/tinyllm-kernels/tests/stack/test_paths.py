@@ -86,7 +86,7 @@ def half_of(layer: DecoderLayer, communicator: Rank) -> DecoderLayer:
             w_down=mlp.w_down[:, rank * count : (rank + 1) * count],
             communicator=communicator,
         )
-    return replace(layer, attention=attention, mlp=shared)
+    return replace(layer, mixer=attention, mlp=shared)
 
 
 @pytest.mark.parametrize("kind", ["dense", "paged", "rotating"])
@@ -99,7 +99,7 @@ def test_a_rank_gives_the_terms_of_its_layers(
     shape = LayerShape(family)
     whole = make_layers(shape, 1, dtype, ops)[0]
     biases = Biases(o=make_input(Batch.at(0, 1, 1), shape.width, dtype, seed=2)[0, 0])
-    whole = replace(whole, attention=replace(attention_of(whole), biases=biases))
+    whole = replace(whole, mixer=replace(attention_of(whole), biases=biases))
     terms = []
     for native in (True, False):
         communicator = Rank(rank)
@@ -123,7 +123,7 @@ def test_the_terms_of_all_ranks_add_up_to_the_layer(ops: Backend) -> None:
         stack = make_stack([half_of(whole, communicator)], ops)
         stack(x, batch, make_caches("dense", 1, shape, mx.float32))
         terms.append(communicator.reduced[0])
-    expected = whole.attention(
+    expected = whole.mixer(
         whole.input_norm(x), batch, make_caches("dense", 1, shape, mx.float32)[0], residual=x
     )
     assert_close(terms[0] + terms[1], exact(expected))
@@ -176,7 +176,7 @@ def test_weights_of_several_dtypes_are_left_to_the_ops(ops: Backend) -> None:
     shape, batch = LayerShape("qwen2"), Batch.at(0, 1, 3)
     (layer,) = make_layers(shape, 1, mx.float32, ops)
     biases = Biases(q=mx.zeros(128, mx.float16))
-    stack = make_stack([replace(layer, attention=replace(attention_of(layer), biases=biases))], ops)
+    stack = make_stack([replace(layer, mixer=replace(attention_of(layer), biases=biases))], ops)
     x = make_input(batch, shape.width, mx.float32, seed=1)
     with pytest.raises(ValueError, match="bias: expected dtype"):
         stack(x, batch, make_caches("dense", 1, shape, mx.float32))

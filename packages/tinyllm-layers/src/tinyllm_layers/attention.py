@@ -130,7 +130,7 @@ class GroupedQueryAttention:
         heads = self.attend(x, batch, DenseCache() if cache is None else cache)
         return self.output(heads, batch, residual)
 
-    def check(self, batch: Batch) -> None:
+    def check_positions(self, batch: Batch) -> None:
         """Raise ValueError if a position of the batch lies beyond `rope.seq_len`."""
         self.rope.check(batch.positions, batch.length)
 
@@ -161,7 +161,7 @@ class GroupedQueryAttention:
     ]:
         """Compute the queries, keys and values of the new tokens, normalized and rotated."""
         rope = self.rope
-        self.check(batch)
+        self.check_positions(batch)
         q, k = (
             norm_rope(
                 self.ops,

@@ -22,17 +22,17 @@ from tinyllm_layers.norm import RMSNorm
 
 @dataclass(frozen=True, eq=False)
 class DecoderLayer:
-    """h = x + attention(norm1(x)); out = h + mlp(norm2(h)): the pre-norm residual layer.
+    """h = x + mixer(norm1(x)); out = h + mlp(norm2(h)): the pre-norm residual layer.
 
     Attributes:
-        input_norm: the norm before attention.
-        attention: the half that reads earlier tokens: attention, or a recurrent layer.
+        input_norm: the norm before the mixer.
+        mixer: the half that reads earlier tokens: attention, or a recurrent layer.
         post_attention_norm: the norm before the MLP.
         mlp: the feed-forward half.
     """
 
     input_norm: RMSNorm
-    attention: GroupedQueryAttention | GatedAttention | GatedDeltaNet
+    mixer: GroupedQueryAttention | GatedAttention | GatedDeltaNet
     post_attention_norm: RMSNorm
     mlp: MLP | MoE
 
@@ -40,7 +40,7 @@ class DecoderLayer:
         self, x: Float[mx.array, "B L E"], batch: Batch, cache: LayerCache
     ) -> Float[mx.array, "B L E"]:
         """Compute L new tokens of each row, which the cache then includes."""
-        h = self.attention(self.input_norm(x), batch, cache, residual=x)
+        h = self.mixer(self.input_norm(x), batch, cache, residual=x)
         return self.mlp(self.post_attention_norm(h), residual=h, phase=batch.phase)
 
 

@@ -64,6 +64,6 @@ class GatedAttention:
         gated = (heads.astype(mx.float32) * sigmoid(gate)).astype(x.dtype)
         return attention.output(gated, batch, residual)
 
-    def check(self, batch: Batch) -> None:
+    def check_positions(self, batch: Batch) -> None:
         """Raise ValueError if a position of the batch lies beyond the context."""
-        self.attention.check(batch)
+        self.attention.check_positions(batch)

@@ -154,7 +154,7 @@ class GatedDeltaNet:
         own = residual if self.communicator.rank == 0 else None
         return self.communicator.all_reduce(ops.linear(joined, self.wo, None, own, phase=phase))
 
-    def check(self, batch: Batch) -> None:
+    def check_positions(self, batch: Batch) -> None:
         """Accept every batch: the layer has no positions and no longest text."""
 
     def _heads(

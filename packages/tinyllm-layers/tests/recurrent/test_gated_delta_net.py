@@ -131,7 +131,7 @@ def test_is_a_half_of_a_decoder_layer(ops: OpSet, dtype: mx.Dtype) -> None:
     layers = [random_decoder_layer(seed=seed, dtype=dtype, ops=ops) for seed in range(3)]
     for i in (0, 2):
         mixer = random_gated_delta_net(seed=i, dtype=dtype, ops=ops)
-        layers[i] = replace(layers[i], attention=mixer)
+        layers[i] = replace(layers[i], mixer=mixer)
     x, stack = normal((2, 9, 64), dtype, seed=3), LayerStack(layers)
     y = stack(x, Batch.at(0, 2, 9), [RecurrentCache(), DenseCache(), RecurrentCache()])
     assert_close(y, oracle.decoder_layers(exact(x), layers))

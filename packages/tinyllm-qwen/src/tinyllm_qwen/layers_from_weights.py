@@ -68,7 +68,7 @@ def _layer(
     width = config.hidden_size
     return DecoderLayer(
         input_norm=norm(weights, f"{name}.input_layernorm", width, config, ops),
-        attention=mixer,
+        mixer=mixer,
         post_attention_norm=norm(weights, f"{name}.post_attention_layernorm", width, config, ops),
         mlp=_moe(config, weights, f"{name}.mlp", groups, ops)
         if config.experts is not None and index in config.experts.layers

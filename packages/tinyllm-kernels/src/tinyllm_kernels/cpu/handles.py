@@ -83,7 +83,7 @@ class LayerHandle:
     Attributes:
         layer: the layer whose weights the handles hold.
         mixer: norm and weights of the attention half, or of the recurrent half.
-        heads: the attention of the layer; None for a recurrent layer.
+        attention: the attention of the layer; None for a recurrent layer.
         state: the shape of the states of a recurrent layer; None for attention.
         feed_forward: norm and weights of the MLP or MoE half. None if this process holds only some
             of the experts, or if a shared expert is added: `layer.mlp` then computes the half.
@@ -92,7 +92,7 @@ class LayerHandle:
 
     layer: DecoderLayer
     mixer: native.AttentionHandle | native.DeltaNetHandle
-    heads: GroupedQueryAttention | None
+    attention: GroupedQueryAttention | None
     state: StateShape | None
     feed_forward: native.FeedForwardHandle | None
     input_form: InputForm
@@ -107,9 +107,10 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
     """
     if type(layer) is not DecoderLayer:
         return None
-    mixer, mlp = layer.attention, layer.mlp
-    heads = mixer.attention if isinstance(mixer, GatedAttention) else mixer
-    if not _is_native(layer, heads):
+    mixer, mlp = layer.mixer, layer.mlp
+    # A gated layer computes its attention in a module of its own, which has the sizes and ops.
+    core = mixer.attention if isinstance(mixer, GatedAttention) else mixer
+    if not _is_native(layer, core):
         return None
     dense = [
         layer.input_norm.weight,
@@ -120,17 +121,17 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
     dtypes = {w.dtype for w in dense if isinstance(w, mx.array)}
     if len(dtypes) > 1 or not dtypes.issubset(_FLOATING):
         return None
-    converted = partial(native_weight, byte_activations=heads.ops.linear is byte_linear)
+    converted = partial(native_weight, byte_activations=core.ops.linear is byte_linear)
     feed_forward = _feed_forward(layer, converted)
-    shared = heads.communicator.size > 1 or mlp.communicator.size > 1
+    shared = core.communicator.size > 1 or mlp.communicator.size > 1
     return LayerHandle(
         layer=layer,
         mixer=mixer_handle(layer.input_norm, mixer, converted),
-        heads=None if isinstance(heads, GatedDeltaNet) else heads,
-        state=heads.state_shape if isinstance(heads, GatedDeltaNet) else None,
+        attention=None if isinstance(core, GatedDeltaNet) else core,
+        state=core.state_shape if isinstance(core, GatedDeltaNet) else None,
         feed_forward=feed_forward,
         input_form=InputForm(
-            dtypes.pop(), heads.hidden_size, whole=feed_forward is not None and not shared
+            dtypes.pop(), core.hidden_size, whole=feed_forward is not None and not shared
         ),
     )
 
@@ -158,11 +159,14 @@ def _feed_forward(
     )
 
 
-def _is_native(layer: DecoderLayer, heads: GroupedQueryAttention | GatedDeltaNet) -> bool:
-    """Return True if the layer has known classes, consistent sizes, and the ops of the CPU."""
+def _is_native(layer: DecoderLayer, core: GroupedQueryAttention | GatedDeltaNet) -> bool:
+    """Return True if the layer has known classes, consistent sizes, and the ops of the CPU.
+
+    `core` is the mixer of the layer, without its output gate.
+    """
     known = (
-        type(layer.attention) in (GroupedQueryAttention, GatedAttention, GatedDeltaNet)
-        and type(heads) in (GroupedQueryAttention, GatedDeltaNet)
+        type(layer.mixer) in (GroupedQueryAttention, GatedAttention, GatedDeltaNet)
+        and type(core) in (GroupedQueryAttention, GatedDeltaNet)
         and type(layer.input_norm) is RMSNorm
         and type(layer.post_attention_norm) is RMSNorm
         and type(layer.mlp) in (MLP, MoE)
@@ -171,11 +175,11 @@ def _is_native(layer: DecoderLayer, heads: GroupedQueryAttention | GatedDeltaNet
         return False
     norms, mlp = (layer.input_norm, layer.post_attention_norm), layer.mlp
     fits = (
-        {norm.dim for norm in norms} == {heads.hidden_size} == {mlp.dim}
-        and min(heads.norm_eps, *(norm.eps for norm in norms)) >= 0
-        and is_native_mixer(heads)
+        {norm.dim for norm in norms} == {core.hidden_size} == {mlp.dim}
+        and min(core.norm_eps, *(norm.eps for norm in norms)) >= 0
+        and is_native_mixer(core)
     )
-    modules = (*norms, heads, mlp)
+    modules = (*norms, core, mlp)
     return fits and any(
         all(_has_ops(module.ops, table) for module in modules) for table in (NATIVE_OPS, BYTE_OPS)
     )

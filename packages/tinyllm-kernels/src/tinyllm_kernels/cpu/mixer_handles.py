@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 Mixer = GroupedQueryAttention | GatedAttention | GatedDeltaNet
 
 
-def is_native_mixer(heads: GroupedQueryAttention | GatedDeltaNet) -> bool:
-    """Return True if the extension computes the sizes and the rotation of a layer."""
-    if isinstance(heads, GatedDeltaNet):
-        return 2 <= heads.conv.shape[1] <= MAX_CONV_WIDTH
-    return type(heads.rope) is RoPE and heads.head_dim % 2 == 0 and heads.rope.base > 0
+def is_native_mixer(core: GroupedQueryAttention | GatedDeltaNet) -> bool:
+    """Return True if the extension computes the sizes and the rotation of an ungated mixer."""
+    if isinstance(core, GatedDeltaNet):
+        return 2 <= core.conv.shape[1] <= MAX_CONV_WIDTH
+    return type(core.rope) is RoPE and core.head_dim % 2 == 0 and core.rope.base > 0
 
 
 def mixer_weights(mixer: Mixer) -> list[Weight | None]:
@@ -70,25 +70,25 @@ def mixer_handle(
 
 def _attention_handle(
     norm: tuple[mx.array, float],
-    heads: GroupedQueryAttention,
+    attention: GroupedQueryAttention,
     gate: Weight | None,
     native_weight: Callable[[Weight], NativeWeight],
 ) -> native.AttentionHandle:
-    rotary, biases = heads.rope, heads.biases
+    rotary, biases = attention.rope, attention.biases
     return native.AttentionHandle(
         norm,
-        (native_weight(heads.wq), biases.q),
-        (native_weight(heads.wk), biases.k),
-        (native_weight(heads.wv), biases.v),
-        (native_weight(heads.wo), biases.o),
-        head_dim=heads.head_dim,
+        (native_weight(attention.wq), biases.q),
+        (native_weight(attention.wk), biases.k),
+        (native_weight(attention.wv), biases.v),
+        (native_weight(attention.wo), biases.o),
+        head_dim=attention.head_dim,
         rope=(
             frequencies(rotary.dims, rotary.base, rotary.scaling),
             rotary.traditional,
             magnitude(rotary.scaling),
         ),
-        q_norm=(heads.q_norm, heads.norm_eps),
-        k_norm=(heads.k_norm, heads.norm_eps),
+        q_norm=(attention.q_norm, attention.norm_eps),
+        k_norm=(attention.k_norm, attention.norm_eps),
         gate=None if gate is None else native_weight(gate),
         adds_residual=True,
     )

@@ -67,15 +67,15 @@ def make_groups(
     return groups
 
 
-def attention_heads(group: LayerGroup) -> list[GroupedQueryAttention]:
+def attention_layers(group: LayerGroup) -> list[GroupedQueryAttention]:
     """Return the attention of each layer of a group that has attention."""
-    return [handle.heads for handle in group.handles if handle.heads is not None]
+    return [handle.attention for handle in group.handles if handle.attention is not None]
 
 
 def attention_caches(group: LayerGroup, caches: Sequence[LayerCache]) -> list[LayerCache]:
     """Return the caches of the layers of a group that have attention."""
     pairs = zip(group.handles, caches[group.span], strict=True)
-    return [cache for handle, cache in pairs if handle.heads is not None]
+    return [cache for handle, cache in pairs if handle.attention is not None]
 
 
 def first_position(batch: Batch) -> int | None:
@@ -121,8 +121,10 @@ def reserved(
 ) -> list[mx.array]:
     """Return the array of each dense cache of a group, with capacity for the tokens of x."""
     rows, length, arrays = batch.rows, batch.length, []
-    for cache, heads in zip(caches, attention_heads(group), strict=True):
-        arrays.append(cache.reserve((rows, 2, heads.num_kv_heads, length, heads.head_dim), x.dtype))
+    for cache, attention in zip(caches, attention_layers(group), strict=True):
+        arrays.append(
+            cache.reserve((rows, 2, attention.num_kv_heads, length, attention.head_dim), x.dtype)
+        )
     return arrays
 
 
@@ -257,7 +259,7 @@ def run_halves(
 
     If processes share the layer, each half is all-reduced.
     """
-    layer, phase, attention = handle.layer, batch.phase, handle.heads
+    layer, phase, attention = handle.layer, batch.phase, handle.attention
     mlp = layer.mlp
     assert attention is not None  # recurrent layers have no path "halves"
     assert isinstance(handle.mixer, native.AttentionHandle)

@@ -113,8 +113,8 @@ class NativeStack:
         self.layers = tuple(layers)
         self._handles = [layer_handle(layer) for layer in self.layers]
         # Layers of one model have equal RoPE settings: keep one RoPE for each `seq_len` to check.
-        heads = [handle.heads for handle in self._handles if handle is not None]
-        ropes = [each.rope for each in heads if each is not None]
+        attentions = [handle.attention for handle in self._handles if handle is not None]
+        ropes = [each.rope for each in attentions if each is not None]
         self._ropes = list({rope.seq_len: rope for rope in ropes}.values())
         # Most models have one form. Comparing dtypes of every handle would read 28 more objects.
         forms = [None if handle is None else handle.input_form for handle in self._handles]
@@ -125,11 +125,11 @@ class NativeStack:
         self._copies = CopyWatch()
         # All layers as one group, if it can be computed as a whole and each layer has attention.
         can_lend = (
-            len(heads) > 0
-            and None not in heads
+            len(attentions) > 0
+            and None not in attentions
             and all(form is not None and form.whole for form in forms)
         )
-        self._all_layers = self._groups_of(0, len(heads), "prefill")[0] if can_lend else None
+        self._all_layers = self._groups_of(0, len(attentions), "prefill")[0] if can_lend else None
 
     def __call__(
         self, x: Float[mx.array, "B L E"], batch: Batch, caches: Sequence[LayerCache]
@@ -191,7 +191,7 @@ class NativeStack:
         else:
             for index in range(first, stop):
                 handle, cache = self._handles[index], caches[index]
-                if path.kind == "halves" and handle is not None and handle.heads is not None:
+                if path.kind == "halves" and handle is not None and handle.attention is not None:
                     x = run_halves(x, batch, handle, cache)
                 else:
                     x = self.layers[index](x, batch, cache)

@@ -289,9 +289,8 @@ def attention_of(
     Raises:
         TypeError: if the layer is recurrent.
     """
-    attention = layer.attention if isinstance(layer, DecoderLayer) else layer
-    if isinstance(attention, GatedAttention):
-        attention = attention.attention
+    mixer = layer.mixer if isinstance(layer, DecoderLayer) else layer
+    attention = mixer.attention if isinstance(mixer, GatedAttention) else mixer
     if not isinstance(attention, GroupedQueryAttention):
         raise TypeError(f"layer: expected attention, got {type(attention).__name__}")
     return attention

@@ -212,7 +212,7 @@ def feed_forward(x: Array, layer: MLP | MoE) -> Array:
 
 def decoder_layer(x: Array, layer: DecoderLayer, mask: Array | str = "causal") -> Array:
     """Return the output of a layer for whole texts `B L E`, as with empty dense caches."""
-    h = x + mixer(norm(x, layer.input_norm), layer.attention, mask)
+    h = x + mixer(norm(x, layer.input_norm), layer.mixer, mask)
     return h + feed_forward(norm(h, layer.post_attention_norm), layer.mlp)
 
 

@@ -212,7 +212,7 @@ class Driver:
         if spec.num_pages is not None:
             self._check_states(batch, spec)
         for layer in self._model.layers:
-            layer.attention.check(batch)
+            layer.mixer.check_positions(batch)
         ids = cast(list[list[int]], tokens.tolist())
         return Forward(number, spec, length=length, tokens=ids, batch=batch)
 
