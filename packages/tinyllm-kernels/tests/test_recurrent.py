@@ -90,7 +90,7 @@ def test_causal_conv(ops: OpSet, dtype: mx.Dtype, sizes: Sizes) -> None:
         before = start_of(exact(state), load)
         part, states = oracle.causal_conv(exact(x)[first:stop], exact(weight), before)
         expected.append(part)
-        for token, slot in TABLE.saved:
+        for token, slot in TABLE.save_pairs:
             if first <= token < stop:
                 slots[slot] = states[token - first + 1]
     assert_close(y, np.concatenate(expected))
@@ -108,7 +108,7 @@ def test_gated_delta(ops: OpSet, dtype: mx.Dtype, sizes: Sizes) -> None:
         before = start_of(exact(inputs.state), load)
         part, states = oracle.gated_delta(q, k, v, a, b, *gates, before)
         expected.append(part)
-        for token, slot in TABLE.saved:
+        for token, slot in TABLE.save_pairs:
             if first <= token < stop:
                 slots[slot] = states[token - first + 1]
     assert o.dtype == dtype

@@ -47,6 +47,6 @@ def test_tokens_of_pages_are_one_row_or_a_row_each(phase: Phase, shape: tuple[in
 def test_a_state_table_has_the_tokens_of_the_page_table() -> None:
     pages = PageTable.of([([0, 1], 4, 6), ([2], 0, 1)], num_pages=3, page_size=4)
     states = StateTable.of([(0, 2, {}), (-1, 1, {1: 1})], num_slots=2)
-    assert Batch.paged(pages, "prefill", states).states is states
-    with pytest.raises(ValueError, match="states: expected 3 tokens, as the page table has, got 2"):
+    assert Batch.paged(pages, "prefill", states).state_table is states
+    with pytest.raises(ValueError, match=r"state_table: expected 3 tokens, as the page .* got 2"):
         Batch.paged(pages, "prefill", StateTable.rows(2, 1))

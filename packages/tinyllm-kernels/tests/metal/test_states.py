@@ -41,7 +41,7 @@ HEADS = [
 
 def check_slots(actual: mx.array, expected: mx.array, table: StateTable) -> None:
     """Require equal bits in the slots that the pass does not save."""
-    kept = [slot for slot in range(table.num_slots) if slot not in table.saves]
+    kept = [slot for slot in range(table.num_slots) if slot not in table.save_slots]
     assert all(mx.array_equal(actual[slot], expected[slot]).item() for slot in kept)
 
 

@@ -114,7 +114,7 @@ def batches_of(kind: str) -> list[Batch]:
     batches[3] = Batch.paged(make_table(((4, 0, 11), 3, 9), ((7, 2, 9), 7, 9)), "prefill")
     drafts = make_table(((4, 0, 11), 9, 10), ((7, 2, 9), 9, 10), ((7, 2, 9), 10, 11))
     batches[4] = Batch.paged(drafts, "decode")
-    return [replace(batch, states=table) for batch, table in zip(batches, TABLES, strict=True)]
+    return [replace(batch, state_table=table) for batch, table in zip(batches, TABLES, strict=True)]
 
 
 def run(
@@ -262,4 +262,4 @@ def test_states_of_other_shapes_are_refused(ops: OpSet) -> None:
         with pytest.raises(ValueError, match=expected):
             stack(x, batch, [pool])
     with pytest.raises(ValueError, match="expected a state table"):
-        stack(x, replace(batch, states=None), [RecurrentPool.empty(SLOTS, shape)])
+        stack(x, replace(batch, state_table=None), [RecurrentPool.empty(SLOTS, shape)])

@@ -24,7 +24,7 @@ class Batch:
         length: the number of tokens per row, L.
         positions: the positions of the tokens in their sequences, for RoPE.
         page_table: the sequences and their pages; None for caches that are not paged.
-        states: the sequences and their slots in a `RecurrentPool`; None for other caches. The
+        state_table: the sequences and their slots in a `RecurrentPool`; None for other caches. The
             tokens are those of the pass in order, row after row.
     """
 
@@ -33,7 +33,7 @@ class Batch:
     length: int
     positions: Positions
     page_table: PageTable | None = None
-    states: StateTable | None = None
+    state_table: StateTable | None = None
 
     @classmethod
     def at(
@@ -64,22 +64,25 @@ class Batch:
         )
 
     @classmethod
-    def paged(cls, page_table: PageTable, phase: Phase, states: StateTable | None = None) -> Batch:
+    def paged(
+        cls, page_table: PageTable, phase: Phase, state_table: StateTable | None = None
+    ) -> Batch:
         """Make the batch of a pass over the tokens of a page table, all in one phase.
 
         Args:
             page_table: the sequences and their pages.
             phase: "prefill" or "decode".
-            states: for a model with recurrent layers, the slots of the same tokens. Draft tokens of
-                one text are rows of their own in `page_table`, and one sequence in `states`.
+            state_table: for a model with recurrent layers, the slots of the same tokens. Draft
+                tokens of one text are rows of their own in `page_table`, and one sequence in
+                `state_table`.
 
         Raises:
             ValueError: if the tables have different numbers of tokens.
         """
-        if states is not None and states.count != page_table.count:
+        if state_table is not None and state_table.count != page_table.count:
             raise ValueError(
-                f"states: expected {page_table.count} tokens, as the page table has, "
-                f"got {states.count}"
+                f"state_table: expected {page_table.count} tokens, as the page table has, "
+                f"got {state_table.count}"
             )
         rows, length = (1, page_table.count) if phase == "prefill" else (page_table.count, 1)
         return cls(
@@ -88,5 +91,5 @@ class Batch:
             length=length,
             positions=page_table.arrays.positions.reshape(rows, length),
             page_table=page_table,
-            states=states,
+            state_table=state_table,
         )

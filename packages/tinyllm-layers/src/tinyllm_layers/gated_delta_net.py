@@ -141,7 +141,7 @@ class GatedDeltaNet:
             ops.linear(x, w, phase=phase).flatten(0, 1)  # T = B L: all tokens of the pass
             for w in (self.wqkv, self.wa, self.wb, self.wz)
         )
-        conv, state, table = held.states(batch, self.state_shape)
+        conv, state, table = held.slots_and_table(batch, self.state_shape)
         qkv, conv = ops.causal_conv(qkv, self.conv, conv, table)
         q, k, v = self._heads(qkv)
         out, state = ops.gated_delta(q, k, v, a, b, self.a_log, self.dt_bias, state, table)

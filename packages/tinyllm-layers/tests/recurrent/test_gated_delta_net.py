@@ -102,7 +102,9 @@ def test_neighbors_and_slots_of_a_pool_change_no_bit(
             for text, length in zip(texts, lengths, strict=True)
         ]
         x = mx.concatenate(parts, axis=1)
-        y = layer(x, Batch("prefill", 1, x.shape[1], slice(0, x.shape[1]), states=states), pool)
+        y = layer(
+            x, Batch("prefill", 1, x.shape[1], slice(0, x.shape[1]), state_table=states), pool
+        )
         for out, (first, stop) in zip(outs, pairwise(states.cu_seqlens), strict=True):
             out.append(y[:, first:stop])
     for text, out in zip(texts, outs, strict=True):
@@ -114,7 +116,7 @@ def test_rows_of_a_decode_step_with_drafts_are_one_sequence_in_the_pool(exact_op
     pool, x = RecurrentPool.empty(4, layer.state_shape), normal((1, 8, 24), seed=1)
     whole = layer(x)
     prompt = StateTable.of([(NO_STATE, 5, {5: 0})], num_slots=4)
-    layer(x[:, :5], Batch("prefill", 1, 5, slice(0, 5), states=prompt), pool)
+    layer(x[:, :5], Batch("prefill", 1, 5, slice(0, 5), state_table=prompt), pool)
     # Three rows of one token in the page table are one sequence of three tokens in the state table.
     pages = PageTable.of([([0], at, at + 1) for at in (5, 6, 7)], num_pages=1, page_size=8)
     states = StateTable.of([(0, 3, {1: 1, 2: 2, 3: 3})], num_slots=4)

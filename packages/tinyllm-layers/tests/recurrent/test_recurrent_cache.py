@@ -214,7 +214,7 @@ def test_the_layers_of_a_model_share_one_table(layer: GatedDeltaNet) -> None:
     for _ in range(2):
         cache = RecurrentCache()
         feed(layer, cache, 70)
-        tables.append(cache.states(Batch.at(70, 2, 1), SHAPE)[2])
+        tables.append(cache.slots_and_table(Batch.at(70, 2, 1), SHAPE)[2])
     assert tables[0] is tables[1]
 
 
@@ -233,7 +233,7 @@ def test_refuses_a_batch_or_a_layer_that_does_not_fit(
     cache = RecurrentCache()
     feed(layer, cache, 5)
     with pytest.raises(ValueError, match=words):
-        cache.states(Batch.at(5, rows, 1), shape)
+        cache.slots_and_table(Batch.at(5, rows, 1), shape)
 
 
 def test_a_shape_knows_its_bytes() -> None:
@@ -250,8 +250,8 @@ def test_a_pool_needs_a_state_table(ops: OpSet) -> None:
     with pytest.raises(ValueError, match="batch: expected a state table for a pool of states, got"):
         layer(mx.zeros((1, 2, 64)), Batch.at(0, 1, 2), pool)
     states = StateTable.rows(2, 1)
-    with pytest.raises(ValueError, match=r"state: expected shape \(2, 3, 96\), got \(3, 3, 96\)"):
-        layer(mx.zeros((2, 1, 64)), replace(Batch.at(0, 2, 1), states=states), pool)
+    with pytest.raises(ValueError, match=r"slots: expected shape \(2, 3, 96\), got \(3, 3, 96\)"):
+        layer(mx.zeros((2, 1, 64)), replace(Batch.at(0, 2, 1), state_table=states), pool)
 
 
 def test_a_pool_is_as_before_after_an_error(layer: GatedDeltaNet) -> None:
@@ -262,7 +262,7 @@ def test_a_pool_is_as_before_after_an_error(layer: GatedDeltaNet) -> None:
     before = [np.array(array) for array in pool.arrays]
     changed: dict[str, Any] = {"gated_rms_norm": broken}
     failing = replace(layer, ops=replace(REFERENCE, **changed))
-    batch = replace(Batch.at(0, 2, 1), states=StateTable.rows(2, 1))
+    batch = replace(Batch.at(0, 2, 1), state_table=StateTable.rows(2, 1))
     with pytest.raises(RuntimeError, match="out of memory"):
         failing(TEXT[:, :1], batch, pool)
     assert all(np.array_equal(np.array(a), b) for a, b in zip(pool.arrays, before, strict=True))

@@ -157,8 +157,10 @@ def check_rope(x: mx.array, base: float, dims: int | None = None) -> None:
         raise ValueError(f"base: expected a number above 0, got {base}")
 
 
-def check_causal_conv(x: mx.array, weight: mx.array, state: mx.array, states: StateTable) -> None:
-    """Require x `T C`, weight `C K` and state `P K-1 C` of one dtype.
+def check_causal_conv(
+    x: mx.array, weight: mx.array, slots: mx.array, state_table: StateTable
+) -> None:
+    """Require x `T C`, weight `C K` and slots `P K-1 C` of one dtype.
 
     T and P must equal the number of tokens and the number of slots of the state table.
     """
@@ -170,10 +172,10 @@ def check_causal_conv(x: mx.array, weight: mx.array, state: mx.array, states: St
     require_shape("weight", weight, (channels, kernel))
     if kernel < 2:
         raise ValueError(f"weight: expected at least 2 weights per channel, got {kernel}")
-    require_shape("state", state, (states.num_slots, kernel - 1, channels))
+    require_shape("slots", slots, (state_table.num_slots, kernel - 1, channels))
     require_dtype("weight", weight, x.dtype)
-    require_dtype("state", state, x.dtype)
-    _require_tokens("x", tokens, states)
+    require_dtype("slots", slots, x.dtype)
+    _require_tokens("x", tokens, state_table)
 
 
 def check_gated_delta(
@@ -184,10 +186,10 @@ def check_gated_delta(
     b: mx.array,
     a_log: mx.array,
     dt_bias: mx.array,
-    state: mx.array,
-    states: StateTable,
+    slots: mx.array,
+    state_table: StateTable,
 ) -> None:
-    """Require q and k `T Hk Dk`, v `T Hv Dv`, a and b `T Hv`, and a state `P Hv Dv Dk` in float32.
+    """Require q and k `T Hk Dk`, v `T Hv Dv`, a and b `T Hv`, and slots `P Hv Dv Dk` in float32.
 
     q, k, v, a and b have one dtype, a_log `Hv` is float32, and dt_bias `Hv` is floating. Hv must be
     a multiple of Hk. T and P must equal the tokens and the slots of the state table.
@@ -213,9 +215,9 @@ def check_gated_delta(
     require_dtype("a_log", a_log, mx.float32)
     require_shape("dt_bias", dt_bias, (value_heads,))
     require_floating("dt_bias", dt_bias)
-    require_shape("state", state, (states.num_slots, value_heads, value_dim, key_dim))
-    require_dtype("state", state, mx.float32)
-    _require_tokens("q", tokens, states)
+    require_shape("slots", slots, (state_table.num_slots, value_heads, value_dim, key_dim))
+    require_dtype("slots", slots, mx.float32)
+    _require_tokens("q", tokens, state_table)
 
 
 def check_gated_rms_norm(x: mx.array, gate: mx.array, weight: mx.array, eps: float) -> None:
@@ -225,10 +227,12 @@ def check_gated_rms_norm(x: mx.array, gate: mx.array, weight: mx.array, eps: flo
     require_dtype("gate", gate, x.dtype)
 
 
-def _require_tokens(name: str, tokens: int, states: StateTable) -> None:
+def _require_tokens(name: str, tokens: int, state_table: StateTable) -> None:
     """Raise ValueError unless `tokens` is the number of tokens of the state table."""
-    if tokens != states.count:
-        raise ValueError(f"{name}: expected {states.count} tokens, as the table has, got {tokens}")
+    if tokens != state_table.count:
+        raise ValueError(
+            f"{name}: expected {state_table.count} tokens, as the table has, got {tokens}"
+        )
 
 
 def check_simple_attention(q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None) -> None:

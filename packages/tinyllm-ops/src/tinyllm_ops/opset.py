@@ -181,8 +181,8 @@ class CausalConv(Protocol):
         self,
         x: Float[mx.array, "T C"],
         weight: Float[mx.array, "C K"],
-        state: Float[mx.array, "P K-1 C"],
-        states: StateTable,
+        slots: Float[mx.array, "P K-1 C"],
+        state_table: StateTable,
     ) -> tuple[Float[mx.array, "T C"], Float[mx.array, "P K-1 C"]]:
         """See `tinyllm_ops.causal_conv`."""
         ...
@@ -201,8 +201,8 @@ class GatedDelta(Protocol):
         b: Float[mx.array, "T Hv"],
         a_log: Float32[mx.array, "Hv"],
         dt_bias: Float[mx.array, "Hv"],
-        state: Float32[mx.array, "P Hv Dv Dk"],
-        states: StateTable,
+        slots: Float32[mx.array, "P Hv Dv Dk"],
+        state_table: StateTable,
     ) -> tuple[Float[mx.array, "T Hv Dv"], Float32[mx.array, "P Hv Dv Dk"]]:
         """See `tinyllm_ops.gated_delta`."""
         ...

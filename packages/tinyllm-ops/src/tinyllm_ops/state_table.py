@@ -12,7 +12,8 @@ import mlx.core as mx
 from jaxtyping import Int32
 
 NO_STATE = -1
-"""In `loads`, the state of an empty text, which is zeros. In `saves`, a state that is not saved."""
+"""In `load_slots`, the state of an empty text, which is zeros. In `save_slots`, a state that is not
+saved."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,8 +22,8 @@ class StateTable:
 
     A recurrent layer keeps states in P numbered slots. Tokens `cu_seqlens[i]` to
     `cu_seqlens[i + 1]` of the T tokens are the new tokens of sequence i. The state before its first
-    token is in slot `loads[i]`. The state after token t is written to slot `saves[t]`. All states
-    of a pass are loaded before any state is saved.
+    token is loaded from slot `load_slots[i]`. The state after token t is saved to slot
+    `save_slots[t]`. All states of a pass are loaded before any state is saved.
 
     The slots express what a server does with states. A sequence that saves to the slot it loads
     goes on. Two sequences that load one slot are forks of one text. A save in the middle of a
@@ -34,8 +35,8 @@ class StateTable:
 
     Attributes:
         cu_seqlens: index of the first token of each sequence, and then T: n + 1 ascending numbers.
-        loads: for each sequence the slot of the state before its first token, or `NO_STATE`.
-        saves: for each token the slot for the state after the token, or `NO_STATE`.
+        load_slots: for each sequence the slot of the state before its first token, or `NO_STATE`.
+        save_slots: for each token the slot for the state after the token, or `NO_STATE`.
         num_slots: number of slots, P.
 
     Raises:
@@ -44,30 +45,30 @@ class StateTable:
     """
 
     cu_seqlens: Sequence[int]
-    loads: Sequence[int]
-    saves: Sequence[int]
+    load_slots: Sequence[int]
+    save_slots: Sequence[int]
     num_slots: int
 
     def __post_init__(self) -> None:
         """Copy the numbers, so that no caller can change them later, and check the copies."""
-        for name in ("cu_seqlens", "loads", "saves"):
+        for name in ("cu_seqlens", "load_slots", "save_slots"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         starts = self.cu_seqlens
-        if len(starts) != len(self.loads) + 1:
+        if len(starts) != len(self.load_slots) + 1:
             raise ValueError(
-                f"cu_seqlens: expected {len(self.loads) + 1} numbers for {len(self.loads)} loads, "
-                f"got {len(starts)}"
+                f"cu_seqlens: expected {len(self.load_slots) + 1} numbers for "
+                f"{len(self.load_slots)} load_slots, got {len(starts)}"
             )
         ascending = all(first <= stop for first, stop in pairwise(starts))
         if starts[0] != 0 or starts[-1] != self.count or not ascending:
             raise ValueError(
                 f"cu_seqlens: expected ascending numbers from 0 to {self.count}, the tokens of "
-                f"saves, got {list(starts)}"
+                f"save_slots, got {list(starts)}"
             )
         self._check_slots()
 
     def _check_slots(self) -> None:
-        for name, slots in (("loads", self.loads), ("saves", self.saves)):
+        for name, slots in (("load_slots", self.load_slots), ("save_slots", self.save_slots)):
             wrong = [slot for slot in slots if not NO_STATE <= slot < self.num_slots]
             if wrong:
                 raise ValueError(
@@ -76,17 +77,17 @@ class StateTable:
                 )
         owner: dict[int, int] = {}  # by slot, the sequence that saves it
         for sequence, (first, stop) in enumerate(pairwise(self.cu_seqlens)):
-            saved = [slot for slot in self.saves[first:stop] if slot != NO_STATE]
+            saved = [slot for slot in self.save_slots[first:stop] if slot != NO_STATE]
             twice = [slot for slot in saved if slot in owner]
             twice += [slot for slot, uses in Counter(saved).items() if uses > 1]
             if twice:
-                raise ValueError(f"saves: expected each slot once, got {twice[0]} twice")
+                raise ValueError(f"save_slots: expected each slot once, got {twice[0]} twice")
             owner |= dict.fromkeys(saved, sequence)
-        for sequence, slot in enumerate(self.loads):
+        for sequence, slot in enumerate(self.load_slots):
             if owner.get(slot, sequence) != sequence:
                 raise ValueError(
-                    f"loads: expected a slot that no other sequence saves, got {slot} for sequence "
-                    f"{sequence}, which sequence {owner[slot]} saves"
+                    f"load_slots: expected a slot that no other sequence saves, got {slot} for "
+                    f"sequence {sequence}, which sequence {owner[slot]} saves"
                 )
 
     @classmethod
@@ -112,8 +113,8 @@ class StateTable:
                 )
         return cls(
             cu_seqlens=[0, *accumulate(length for _, length, _ in chunks)],
-            loads=[load for load, _, _ in chunks],
-            saves=[
+            load_slots=[load for load, _, _ in chunks],
+            save_slots=[
                 saves.get(n, NO_STATE) for _, length, saves in chunks for n in range(1, length + 1)
             ],
             num_slots=num_slots,
@@ -137,18 +138,20 @@ class StateTable:
     @property
     def count(self) -> int:
         """The number of tokens of the pass, T."""
-        return len(self.saves)
+        return len(self.save_slots)
 
     @property
     def sequences(self) -> Sequence[tuple[int, int, int]]:
         """For each sequence the slot that it loads, its first token, and the end of its tokens."""
-        pairs = zip(self.loads, pairwise(self.cu_seqlens), strict=True)
+        pairs = zip(self.load_slots, pairwise(self.cu_seqlens), strict=True)
         return tuple((load, first, stop) for load, (first, stop) in pairs)
 
     @cached_property
-    def saved(self) -> Sequence[tuple[int, int]]:
+    def save_pairs(self) -> Sequence[tuple[int, int]]:
         """The index of each token whose state is saved, and the slot of the state."""
-        return tuple((token, slot) for token, slot in enumerate(self.saves) if slot != NO_STATE)
+        return tuple(
+            (token, slot) for token, slot in enumerate(self.save_slots) if slot != NO_STATE
+        )
 
     @cached_property
     def arrays(self) -> StateArrays:
@@ -156,7 +159,7 @@ class StateTable:
         return StateArrays(
             *(
                 mx.array(list(numbers), dtype=mx.int32) if numbers else mx.zeros((0,), mx.int32)
-                for numbers in (self.cu_seqlens, self.loads, self.saves)
+                for numbers in (self.cu_seqlens, self.load_slots, self.save_slots)
             )
         )
 
@@ -166,5 +169,5 @@ class StateArrays:
     """The numbers of a `StateTable` as arrays."""
 
     cu_seqlens: Int32[mx.array, "starts"]
-    loads: Int32[mx.array, "n"]
-    saves: Int32[mx.array, "T"]
+    load_slots: Int32[mx.array, "n"]
+    save_slots: Int32[mx.array, "T"]

@@ -80,8 +80,8 @@ def test_no_tokens_change_no_slot(ops: OpSet, dtype: mx.Dtype) -> None:
 ARGUMENTS = {
     "x": mx.zeros((3, 6)),
     "weight": mx.zeros((6, 4)),
-    "state": mx.zeros((2, 3, 6)),
-    "states": StateTable.of([(0, 3, {})], num_slots=2),
+    "slots": mx.zeros((2, 3, 6)),
+    "state_table": StateTable.of([(0, 3, {})], num_slots=2),
 }
 
 
@@ -94,9 +94,9 @@ ARGUMENTS = {
         ("weight", mx.zeros((6, 1)), "weight: expected at least 2 weights per channel, got 1"),
         ("weight", mx.zeros((6, 4, 1)), "weight: expected axes C K, got shape"),
         ("weight", mx.zeros((6, 4), mx.float16), "weight: expected dtype .*float32, got .*float16"),
-        ("state", mx.zeros((2, 4, 6)), r"state: expected shape \(2, 3, 6\), got \(2, 4, 6\)"),
-        ("state", mx.zeros((3, 3, 6)), r"state: expected shape \(2, 3, 6\), got \(3, 3, 6\)"),
-        ("state", mx.zeros((2, 3, 6), mx.float16), "state: expected dtype .*32, got .*float16"),
+        ("slots", mx.zeros((2, 4, 6)), r"slots: expected shape \(2, 3, 6\), got \(2, 4, 6\)"),
+        ("slots", mx.zeros((3, 3, 6)), r"slots: expected shape \(2, 3, 6\), got \(3, 3, 6\)"),
+        ("slots", mx.zeros((2, 3, 6), mx.float16), "slots: expected dtype .*32, got .*float16"),
     ],
 )
 def test_refuses_arguments_that_do_not_fit(

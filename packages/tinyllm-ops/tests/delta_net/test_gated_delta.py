@@ -53,7 +53,7 @@ def test_is_the_recurrence_of_the_paper(
     text, weights = tokens(30, dtype, heads, dims), heads_of(heads[1], dtype)
     state = normal((3, heads[1], dims[1], dims[0]), seed=20)
     states = StateTable.of([(load, 30, {30: 2, 11: 0})], num_slots=3)
-    o, after = ops.gated_delta(**text, **weights, state=state, states=states)
+    o, after = ops.gated_delta(**text, **weights, slots=state, state_table=states)
     before = np.zeros(state.shape[1:]) if load == NO_STATE else exact(state[load])
     numbers = {name: exact(x) for name, x in (text | weights).items()}
     expected, matrices = oracle.gated_delta(**numbers, before=before)
@@ -80,7 +80,7 @@ def test_returns_a_value_for_its_key_and_overwrites_it(ops: OpSet) -> None:
 def test_equals_the_update_of_mlx(ops: OpSet) -> None:
     text, weights = tokens(20), heads_of(HV)
     state = normal((1, HV, DV, DK), seed=20)
-    o, after = ops.gated_delta(**text, **weights, state=state, states=StateTable.rows(1, 20))
+    o, after = ops.gated_delta(**text, **weights, slots=state, state_table=StateTable.rows(1, 20))
 
     def unit(x: mx.array) -> mx.array:
         return x * mx.rsqrt((x * x).sum(-1, keepdims=True) + 1e-6)
@@ -110,11 +110,11 @@ def test_any_chunks_give_the_bits_of_the_whole_text(
     text, weights = tokens(24, dtype), heads_of(HV, dtype)
     empty = mx.zeros((1, HV, DV, DK))
     start = StateTable.rows(1, 24, empty=True)
-    whole, end = opset.gated_delta(**text, **weights, state=empty, states=start)
+    whole, end = opset.gated_delta(**text, **weights, slots=empty, state_table=start)
     outs, state = [], empty
     for a, b in pairwise(sorted({0, 24, *cuts})):
         states = StateTable.rows(1, b - a, empty=a == 0)
-        o, state = opset.gated_delta(**rows(text, a, b), **weights, state=state, states=states)
+        o, state = opset.gated_delta(**rows(text, a, b), **weights, slots=state, state_table=states)
         outs.append(o)
     assert mx.array_equal(mx.concatenate(outs), whole)
     assert mx.array_equal(state, end)
@@ -137,13 +137,13 @@ def test_neighbors_and_slots_change_no_bit(
         for i, length in enumerate(lengths)
     ]
     states = StateTable.of(chunks, num_slots=12)
-    o, after = opset.gated_delta(**joined(texts), **weights, state=state, states=states)
+    o, after = opset.gated_delta(**joined(texts), **weights, slots=state, state_table=states)
     for i, (text, (load, length, saves)) in enumerate(zip(texts, chunks, strict=True)):
         alone = StateTable.of([(NO_STATE if load == NO_STATE else 0, length, {})], num_slots=1)
         if saves:
             alone = StateTable.rows(1, length, empty=load == NO_STATE)
         own, end = opset.gated_delta(
-            **text, **weights, state=state[order[i] : order[i] + 1], states=alone
+            **text, **weights, slots=state[order[i] : order[i] + 1], state_table=alone
         )
         assert mx.array_equal(o[states.cu_seqlens[i] : states.cu_seqlens[i + 1]], own)
         assert mx.array_equal(after[order[i]], end[0])
@@ -155,14 +155,14 @@ def test_a_snapshot_and_a_fork_go_on_with_the_bits_of_the_text(ops: OpSet) -> No
     text, weights = tokens(12), heads_of(HV)
     state = mx.zeros((4, HV, DV, DK))
     first = StateTable.of([(NO_STATE, 12, {5: 3, 12: 0})], num_slots=4)
-    whole, state = ops.gated_delta(**text, **weights, state=state, states=first)
+    whole, state = ops.gated_delta(**text, **weights, slots=state, state_table=first)
     # Two forks of the snapshot after 5 tokens; one saves after each token, as drafts do.
     forks = StateTable.of([(3, 2, {1: 1, 2: 2}), (3, 7, {7: 3})][:1], num_slots=4)
-    o, state = ops.gated_delta(**rows(text, 5, 7), **weights, state=state, states=forks)
+    o, state = ops.gated_delta(**rows(text, 5, 7), **weights, slots=state, state_table=forks)
     assert mx.array_equal(o, whole[5:7])
     both = StateTable.of([(1, 6, {}), (2, 5, {5: 2})], num_slots=4)
     parts = joined([rows(text, 6, 12), rows(text, 7, 12)])
-    o, state = ops.gated_delta(**parts, **weights, state=state, states=both)
+    o, state = ops.gated_delta(**parts, **weights, slots=state, state_table=both)
     assert mx.array_equal(o, mx.concatenate([whole[6:], whole[7:]]))
     assert mx.array_equal(state[2], state[0])
 
@@ -172,7 +172,7 @@ def test_the_argument_with_the_slots_is_not_changed(ops: OpSet) -> None:
     state = normal((2, HV, DV, DK), seed=20)
     before = np.array(state)
     o, after = ops.gated_delta(
-        **text, **weights, state=state, states=StateTable.of([(0, 3, {3: 1})], num_slots=2)
+        **text, **weights, slots=state, state_table=StateTable.of([(0, 3, {3: 1})], num_slots=2)
     )
     mx.eval(o, after)
     assert np.array_equal(np.array(state), before)
@@ -187,7 +187,7 @@ def test_sizes_of_queries_and_keys_do_not_matter(
     text |= {name: normal((9, HK, DK), dtype, seed=5, magnitude=magnitude) for name in ("q", "k")}
     state = mx.zeros((1, HV, DV, DK))
     o, after = ops.gated_delta(
-        **text, **weights, state=state, states=StateTable.rows(1, 9, empty=True)
+        **text, **weights, slots=state, state_table=StateTable.rows(1, 9, empty=True)
     )
     numbers = {name: exact(x) for name, x in (text | weights).items()}
     expected, matrices = oracle.gated_delta(**numbers, before=np.zeros((HV, DV, DK)))
@@ -200,7 +200,7 @@ def test_extreme_gates_do_not_overflow(ops: OpSet, dtype: mx.Dtype, extreme: flo
     text, weights = tokens(4, dtype), heads_of(HV, dtype)
     text |= {name: mx.full((4, HV), extreme, dtype) for name in ("a", "b")}
     o, after = ops.gated_delta(
-        **text, **weights, state=mx.ones((1, HV, DV, DK)), states=StateTable.rows(1, 4)
+        **text, **weights, slots=mx.ones((1, HV, DV, DK)), state_table=StateTable.rows(1, 4)
     )
     numbers = {name: exact(x) for name, x in (text | weights).items()}
     expected, matrices = oracle.gated_delta(**numbers, before=np.ones((HV, DV, DK)))
@@ -219,7 +219,7 @@ def test_the_softplus_of_a_is_float32_in_every_dtype(ops: OpSet) -> None:
     )
     text |= {"a": mx.full((40, 1), -12.0, mx.bfloat16), "b": mx.full((40, 1), -50, mx.bfloat16)}
     states = StateTable.rows(1, 40)
-    _, after = ops.gated_delta(**text, **weights, state=mx.ones((1, 1, 4, 4)), states=states)
+    _, after = ops.gated_delta(**text, **weights, slots=mx.ones((1, 1, 4, 4)), state_table=states)
     assert after.max().item() == pytest.approx(
         np.exp(-40 * np.exp(8) * np.log1p(np.exp(-12))), 1e-3
     )
@@ -228,7 +228,7 @@ def test_the_softplus_of_a_is_float32_in_every_dtype(ops: OpSet) -> None:
 def test_no_tokens_change_no_slot(ops: OpSet, dtype: mx.Dtype) -> None:
     state = normal((2, HV, DV, DK), seed=1)
     o, after = ops.gated_delta(
-        **tokens(0, dtype), **heads_of(HV, dtype), state=state, states=StateTable.rows(2, 0)
+        **tokens(0, dtype), **heads_of(HV, dtype), slots=state, state_table=StateTable.rows(2, 0)
     )
     assert (o.shape, o.dtype) == ((0, HV, DV), dtype)
     assert mx.array_equal(after, state)
@@ -247,19 +247,19 @@ def test_no_tokens_change_no_slot(ops: OpSet, dtype: mx.Dtype) -> None:
         ("a_log", mx.zeros(4, mx.bfloat16), "a_log: expected dtype .*float32, got .*bfloat16"),
         ("dt_bias", mx.zeros(3), r"dt_bias: expected shape \(4,\), got \(3,\)"),
         ("dt_bias", mx.zeros(4, mx.int32), "dt_bias: expected float32, float16 or bfloat16, got"),
-        ("state", mx.zeros((2, 4, 16, 8)), r"state: expected shape \(2, 4, 8, 16\), got"),
-        ("state", mx.zeros((3, 4, 8, 16)), r"state: expected shape \(2, 4, 8, 16\), got \(3,"),
-        ("state", mx.zeros((2, 4, 8, 16), mx.float16), "state: expected dtype .*32, got .*16"),
-        ("states", StateTable.rows(2, 1), "q: expected 2 tokens, as the table has, got 3"),
+        ("slots", mx.zeros((2, 4, 16, 8)), r"slots: expected shape \(2, 4, 8, 16\), got"),
+        ("slots", mx.zeros((3, 4, 8, 16)), r"slots: expected shape \(2, 4, 8, 16\), got \(3,"),
+        ("slots", mx.zeros((2, 4, 8, 16), mx.float16), "slots: expected dtype .*32, got .*16"),
+        ("state_table", StateTable.rows(2, 1), "q: expected 2 tokens, as the table has, got 3"),
     ],
 )
 def test_refuses_arguments_that_do_not_fit(
     ops: OpSet, unchecked: None, name: str, bad: mx.array | StateTable, words: str
 ) -> None:
-    arguments = tokens(3) | heads_of(HV) | {"state": mx.zeros((2, HV, DV, DK))}
+    arguments = tokens(3) | heads_of(HV) | {"slots": mx.zeros((2, HV, DV, DK))}
     states = StateTable.of([(0, 3, {})], num_slots=2)
     with pytest.raises(ValueError, match=words):
-        ops.gated_delta(**(arguments | {"states": states, name: bad}))  # type: ignore[arg-type]
+        ops.gated_delta(**(arguments | {"state_table": states, name: bad}))  # type: ignore[arg-type]
 
 
 def test_refuses_value_heads_that_do_not_share_evenly(ops: OpSet, unchecked: None) -> None:
@@ -269,6 +269,6 @@ def test_refuses_value_heads_that_do_not_share_evenly(ops: OpSet, unchecked: Non
         ops.gated_delta(
             **tokens(3, heads=(2, 3)),
             **heads_of(3),
-            state=mx.zeros((1, 3, DV, DK)),
-            states=StateTable.rows(1, 3),
+            slots=mx.zeros((1, 3, DV, DK)),
+            state_table=StateTable.rows(1, 3),
         )

@@ -73,14 +73,14 @@ def test_a_state_table_arrives_as_it_was_sent() -> None:
     spec = CacheSpec(num_pages=6, page_size=4, state_slots=SLOTS)
     batch = Batch.paged(pages, "prefill", states)
     line = encode(Forward(4, spec, tokens=[[1, 2, 3, 4, 5, 6]], batch=batch))
-    assert b'"state_loads":[-1,2,3],"state_saves":[[3,0],[5,3]]' in line
+    assert b'"state_load_slots":[-1,2,3],"state_save_pairs":[[3,0],[5,3]]' in line
     arrived = decode(line)
     assert encode(arrived) == line
     assert arrived.batch is not None
-    theirs = arrived.batch.states
+    theirs = arrived.batch.state_table
     assert theirs is not None
-    assert (theirs.cu_seqlens, theirs.loads) == (states.cu_seqlens, states.loads)
-    assert (theirs.saves, theirs.num_slots) == (states.saves, states.num_slots)
+    assert (theirs.cu_seqlens, theirs.load_slots) == (states.cu_seqlens, states.load_slots)
+    assert (theirs.save_slots, theirs.num_slots) == (states.save_slots, states.num_slots)
 
 
 def test_wrong_tables_are_refused_before_the_workers_hear_of_them(model: Qwen) -> None:
@@ -89,10 +89,10 @@ def test_wrong_tables_are_refused_before_the_workers_hear_of_them(model: Qwen) -
     pages, tokens = driver.make_pages(6, 4, state_slots=SLOTS), mx.array([[1, 2]])
     sent = len(record.sent)
     table = PageTable.of([([0], 0, 2)], **PAGES)
-    with pytest.raises(ValueError, match="state table of 5 slots, got no table: pass `states`"):
+    with pytest.raises(ValueError, match="of 5 slots, got no table: pass `state_table`"):
         driver.hidden(tokens, Batch.paged(table, "prefill"), pages)
     states = StateTable.of([(NO_STATE, 2, {2: 0})], num_slots=4)
-    with pytest.raises(ValueError, match="state table of 5 slots, got one of 4: pass `states`"):
+    with pytest.raises(ValueError, match="of 5 slots, got one of 4: pass `state_table`"):
         driver.hidden(tokens, Batch.paged(table, "prefill", states), pages)
     assert len(record.sent) == sent
 

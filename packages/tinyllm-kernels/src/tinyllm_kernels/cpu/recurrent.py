@@ -21,15 +21,15 @@ MAX_CONV_WIDTH = 16
 def causal_conv(
     x: Float[mx.array, "T C"],
     weight: Float[mx.array, "C K"],
-    state: Float[mx.array, "P K-1 C"],
-    states: StateTable,
+    slots: Float[mx.array, "P K-1 C"],
+    state_table: StateTable,
 ) -> tuple[Float[mx.array, "T C"], Float[mx.array, "P K-1 C"]]:
     """silu of a convolution along each sequence. States are written in place."""
-    check_causal_conv(x, weight, state, states)
+    check_causal_conv(x, weight, slots, state_table)
     if x.size == 0 or weight.shape[1] > MAX_CONV_WIDTH:
-        return MLX.causal_conv(x, weight, state, states)
-    y, state = native.causal_conv(x, weight, state, state_table_arrays(states))
-    return y, state
+        return MLX.causal_conv(x, weight, slots, state_table)
+    y, slots = native.causal_conv(x, weight, slots, state_table_arrays(state_table))
+    return y, slots
 
 
 def gated_delta(
@@ -40,16 +40,16 @@ def gated_delta(
     b: Float[mx.array, "T Hv"],
     a_log: Float32[mx.array, "Hv"],
     dt_bias: Float[mx.array, "Hv"],
-    state: Float32[mx.array, "P Hv Dv Dk"],
-    states: StateTable,
+    slots: Float32[mx.array, "P Hv Dv Dk"],
+    state_table: StateTable,
 ) -> tuple[Float[mx.array, "T Hv Dv"], Float32[mx.array, "P Hv Dv Dk"]]:
     """The gated delta rule, token by token, with rows of S in registers. S is written in place."""
-    check_gated_delta(q, k, v, a, b, a_log, dt_bias, state, states)
+    check_gated_delta(q, k, v, a, b, a_log, dt_bias, slots, state_table)
     if q.size == 0 or v.size == 0:
-        return MLX.gated_delta(q, k, v, a, b, a_log, dt_bias, state, states)
-    table = state_table_arrays(states)
-    o, state = native.gated_delta(q, k, v, a, b, a_log, dt_bias, state, table)
-    return o, state
+        return MLX.gated_delta(q, k, v, a, b, a_log, dt_bias, slots, state_table)
+    table = state_table_arrays(state_table)
+    o, slots = native.gated_delta(q, k, v, a, b, a_log, dt_bias, slots, table)
+    return o, slots
 
 
 def gated_rms_norm(
@@ -63,7 +63,7 @@ def gated_rms_norm(
     return native.gated_rms_norm(x, gate, weight, eps)
 
 
-def state_table_arrays(states: StateTable) -> StateTableArrays:
+def state_table_arrays(state_table: StateTable) -> StateTableArrays:
     """Convert a state table to the tuple of the extension."""
-    arrays = states.arrays
-    return arrays.cu_seqlens, arrays.loads, arrays.saves
+    arrays = state_table.arrays
+    return arrays.cu_seqlens, arrays.load_slots, arrays.save_slots

@@ -147,7 +147,7 @@ class GroupStates:
             if handle.state is None:
                 continue
             held = state_cache(cache)
-            conv, state, table = held.states(batch, handle.state)
+            conv, state, table = held.slots_and_table(batch, handle.state)
             self._caches.append(held)
             self._arrays += conv, state
             # The caches of a model have seen the same tokens, so that their tables are one object.

@@ -56,15 +56,15 @@ class StateSlots:
 @functools.lru_cache(maxsize=4)
 def state_slots(table: StateTable) -> StateSlots:
     """Return the numbers of a pass, made once for all of its layers."""
-    pairs = list(zip(table.loads, pairwise(table.cu_seqlens), strict=True))
+    pairs = list(zip(table.load_slots, pairwise(table.cu_seqlens), strict=True))
     starts = [first for _, (first, end) in pairs for _ in range(first, end)]
     loads = [load for load, (first, end) in pairs for _ in range(first, end)]
-    saved = [slot for slot in table.saves if slot != NO_STATE]
+    saved = [slot for slot in table.save_slots if slot != NO_STATE]
     if len(saved) == table.num_slots:  # every slot, because no slot is saved twice
-        rows, slots = list(table.saves), None
+        rows, slots = list(table.save_slots), None
     else:
         counts = count()
-        rows = [slot if slot == NO_STATE else next(counts) for slot in table.saves]
+        rows = [slot if slot == NO_STATE else next(counts) for slot in table.save_slots]
         slots = _int32(saved)
     return StateSlots(_int32(starts), _int32(loads), _int32(rows), len(saved), slots)
 

@@ -121,7 +121,7 @@ class StateCache(LayerCache):
     __slots__ = ()
 
     @abstractmethod
-    def states(
+    def slots_and_table(
         self, batch: Batch, shape: StateShape
     ) -> tuple[Float[mx.array, "P inputs C"], Float32[mx.array, "P Hv Dv Dk"], StateTable]:
         """Return the slots of both parts, and the slots that the sequences of the pass use.
@@ -145,12 +145,12 @@ class StateCache(LayerCache):
         table: StateTable,
         phase: Phase,
     ) -> None:
-        """Replace the slots by updated slots, after a pass with the table from `states`.
+        """Replace the slots by updated slots, after a pass with the table from `slots_and_table`.
 
         Args:
             conv: the slots with the last inputs of the convolution.
             state: the slots with the matrices of the heads.
-            table: the table from `states`.
+            table: the table from `slots_and_table`.
             phase: the phase of the pass.
         """
 

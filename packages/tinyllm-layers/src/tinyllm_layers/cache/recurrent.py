@@ -58,13 +58,13 @@ class RecurrentPool(StateCache):
         """The arrays of all slots."""
         return [self.conv, self.state]
 
-    def states(
+    def slots_and_table(
         self, batch: Batch, shape: StateShape
     ) -> tuple[Float[mx.array, "P inputs C"], Float32[mx.array, "P Hv Dv Dk"], StateTable]:
         """Return all slots, and the table of the batch."""
-        if batch.states is None:
+        if batch.state_table is None:
             raise ValueError("batch: expected a state table for a pool of states, got None")
-        return self.conv, self.state, batch.states
+        return self.conv, self.state, batch.state_table
 
     def commit(
         self,
@@ -111,7 +111,7 @@ class RecurrentCache(SequenceCache, StateCache):
         """The arrays of all slots."""
         return [array for array in (self._conv, self._state) if array is not None]
 
-    def states(
+    def slots_and_table(
         self, batch: Batch, shape: StateShape
     ) -> tuple[Float[mx.array, "P inputs C"], Float32[mx.array, "P Hv Dv Dk"], StateTable]:
         """Return all slots, and a table that saves the states to keep in free places."""
@@ -142,11 +142,13 @@ class RecurrentCache(SequenceCache, StateCache):
         The order matters if Ctrl-C comes between two lines: a length is never kept with the state
         after another length.
         """
-        rows = len(table.loads)
+        rows = len(table.load_slots)
         length = table.cu_seqlens[1] if rows else 0  # of row 0; all rows have equal lengths
         end = self._offset + length
         saved = {
-            self._offset + token + 1: slot // rows for token, slot in table.saved if token < length
+            self._offset + token + 1: slot // rows
+            for token, slot in table.save_pairs
+            if token < length
         }
         self._places = {n: p for n, p in self._places.items() if p not in saved.values()}
         self._rows = rows

@@ -15,8 +15,8 @@ _NORM_EPS = 1e-6  # of the norm of queries and keys, as in the training of the m
 def causal_conv(
     x: Float[mx.array, "T C"],
     weight: Float[mx.array, "C K"],
-    state: Float[mx.array, "P K-1 C"],
-    states: StateTable,
+    slots: Float[mx.array, "P K-1 C"],
+    state_table: StateTable,
 ) -> tuple[Float[mx.array, "T C"], Float[mx.array, "P K-1 C"]]:
     """silu(sum over j of weight[:, j] * x[t - (K-1) + j]), a convolution along each sequence.
 
@@ -27,8 +27,8 @@ def causal_conv(
     Args:
         x: the inputs of all sequences.
         weight: the weights of each channel.
-        state: the slots. The argument is not changed.
-        states: the tokens and slots of each sequence.
+        slots: the states before the pass, in P slots. The argument is not changed.
+        state_table: the tokens and slots of each sequence.
 
     Returns:
         The output of each token, and the slots with the saved states.
@@ -36,13 +36,13 @@ def causal_conv(
     Raises:
         ValueError: if shapes or dtypes do not fit, or the table was made for other tokens or slots.
     """
-    check_causal_conv(x, weight, state, states)
+    check_causal_conv(x, weight, slots, state_table)
     taps = weight.astype(mx.float32).T  # K C
     before = weight.shape[1] - 1
     outputs = [mx.zeros_like(x[:0])]
     saved: dict[int, mx.array] = {}
-    for load, first, stop in states.sequences:
-        start = mx.zeros(state.shape[1:], x.dtype) if load == NO_STATE else state[load]
+    for load, first, stop in state_table.sequences:
+        start = mx.zeros(slots.shape[1:], x.dtype) if load == NO_STATE else slots[load]
         inputs = mx.concatenate([start, x[first:stop]])  # K-1 earlier tokens, then the new tokens
         wide, length = inputs.astype(mx.float32), stop - first
         y = taps[0] * wide[:length]
@@ -50,10 +50,10 @@ def causal_conv(
             y = y + taps[j] * wide[j : j + length]
         outputs.append(silu(y).astype(x.dtype))
         for token in range(first, stop):
-            if states.saves[token] != NO_STATE:
+            if state_table.save_slots[token] != NO_STATE:
                 end = token - first + 1
-                saved[states.saves[token]] = inputs[end : end + before]
-    return mx.concatenate(outputs), _with_saved(state, saved)
+                saved[state_table.save_slots[token]] = inputs[end : end + before]
+    return mx.concatenate(outputs), _with_saved(slots, saved)
 
 
 def gated_delta(
@@ -64,8 +64,8 @@ def gated_delta(
     b: Float[mx.array, "T Hv"],
     a_log: Float32[mx.array, "Hv"],
     dt_bias: Float[mx.array, "Hv"],
-    state: Float32[mx.array, "P Hv Dv Dk"],
-    states: StateTable,
+    slots: Float32[mx.array, "P Hv Dv Dk"],
+    state_table: StateTable,
 ) -> tuple[Float[mx.array, "T Hv Dv"], Float32[mx.array, "P Hv Dv Dk"]]:
     """Read and update a matrix S for each head by the gated delta rule (Yang et al. 2024).
 
@@ -92,8 +92,8 @@ def gated_delta(
         b: the input of beta.
         a_log: logarithm of the decay rate of each head.
         dt_bias: a number that is added to `a`.
-        state: the slots. The argument is not changed.
-        states: the tokens and slots of each sequence.
+        slots: the states before the pass, in P slots. The argument is not changed.
+        state_table: the tokens and slots of each sequence.
 
     Returns:
         The output of each token in the dtype of v, and the slots with the saved states.
@@ -102,7 +102,7 @@ def gated_delta(
         ValueError: if shapes or dtypes do not fit, Hv is no multiple of Hk, or the table was made
             for other tokens or slots.
     """
-    check_gated_delta(q, k, v, a, b, a_log, dt_bias, state, states)
+    check_gated_delta(q, k, v, a, b, a_log, dt_bias, slots, state_table)
     heads_per_key = v.shape[1] // q.shape[1]
     queries = _unit_length(q) * q.shape[-1] ** -0.5
     queries, keys = (mx.repeat(x, heads_per_key, axis=1) for x in (queries, _unit_length(k)))
@@ -113,18 +113,18 @@ def gated_delta(
 
     outputs = []
     saved: dict[int, mx.array] = {}
-    for load, first, stop in states.sequences:
-        s = mx.zeros(state.shape[1:], mx.float32) if load == NO_STATE else state[load]
+    for load, first, stop in state_table.sequences:
+        s = mx.zeros(slots.shape[1:], mx.float32) if load == NO_STATE else slots[load]
         for token in range(first, stop):
             key, query = keys[token, :, None], queries[token, :, None]  # Hv 1 Dk
             s = s * decay[token, :, None, None]
             error = values[token] - (s * key).sum(-1)  # Hv Dv
             s = s + (error * beta[token, :, None])[..., None] * key
             outputs.append((s * query).sum(-1))
-            if states.saves[token] != NO_STATE:
-                saved[states.saves[token]] = s
+            if state_table.save_slots[token] != NO_STATE:
+                saved[state_table.save_slots[token]] = s
     o = mx.stack(outputs).astype(v.dtype) if outputs else mx.zeros_like(v)
-    return o, _with_saved(state, saved)
+    return o, _with_saved(slots, saved)
 
 
 def gated_rms_norm(
@@ -156,10 +156,10 @@ def _unit_length(x: Float[mx.array, "T H D"]) -> Float32[mx.array, "T H D"]:
     return wide * mx.rsqrt((wide * wide).sum(-1, keepdims=True) + _NORM_EPS)
 
 
-def _with_saved(state: mx.array, saved: dict[int, mx.array]) -> mx.array:
+def _with_saved(slots: mx.array, saved: dict[int, mx.array]) -> mx.array:
     """Return the slots with the states in `saved`, a dict by slot."""
     if not saved:
-        return state
-    state = state[...]  # a second array object: the update must not change the caller's array
-    state[mx.array(list(saved), dtype=mx.int32)] = mx.stack(list(saved.values()))
-    return state
+        return slots
+    slots = slots[...]  # a second array object: the update must not change the caller's array
+    slots[mx.array(list(saved), dtype=mx.int32)] = mx.stack(list(saved.values()))
+    return slots

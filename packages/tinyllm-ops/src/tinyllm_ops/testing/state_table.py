@@ -26,13 +26,13 @@ def scan_sequences(
         The outputs of all tokens, and the slots with the saved states.
     """
     outputs, slots = [], state.copy()
-    for load, (first, end) in zip(table.loads, pairwise(table.cu_seqlens), strict=True):
+    for load, (first, end) in zip(table.load_slots, pairwise(table.cu_seqlens), strict=True):
         if first == end:
             continue
         before = np.zeros(state.shape[1:]) if load == NO_STATE else state[load]
         y, after = scan(slice(first, end), before)
         outputs.append(y)
-        for n, slot in enumerate(table.saves[first:end], start=1):
+        for n, slot in enumerate(table.save_slots[first:end], start=1):
             if slot != NO_STATE:
                 slots[slot] = after[n]
     return np.concatenate(outputs), slots

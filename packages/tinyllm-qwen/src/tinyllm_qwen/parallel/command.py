@@ -118,11 +118,12 @@ def _encoded_batch(batch: Batch) -> dict[str, object]:
     """Return the fields of a batch that do not follow from the tokens and the cache spec."""
     if batch.page_table is not None:
         encoded: dict[str, object] = {name: getattr(batch.page_table, name) for name in _TABLE}
-        if batch.states is not None:
+        states = batch.state_table
+        if states is not None:
             encoded |= {
-                "state_cu_seqlens": batch.states.cu_seqlens,
-                "state_loads": batch.states.loads,
-                "state_saves": batch.states.saved,  # few tokens of a prompt have a slot
+                "state_cu_seqlens": states.cu_seqlens,
+                "state_load_slots": states.load_slots,
+                "state_save_pairs": states.save_pairs,  # the states of few prompt tokens are saved
             }
         return encoded | {"phase": batch.phase}
     positions = batch.positions
@@ -149,8 +150,8 @@ def _forward(
     seq_lens: Sequence[int] = (),
     slot_mapping: Sequence[int] = (),
     state_cu_seqlens: Sequence[int] = (),
-    state_loads: Sequence[int] = (),
-    state_saves: Sequence[Sequence[int]] = (),
+    state_load_slots: Sequence[int] = (),
+    state_save_pairs: Sequence[Sequence[int]] = (),
     **rest: object,
 ) -> Forward:
     """Make a command from the fields of a decoded line."""
@@ -171,7 +172,9 @@ def _forward(
         )
         states = None
         if state_cu_seqlens:
-            states = _state_table(state_cu_seqlens, state_loads, state_saves, caches.state_slots)
+            states = _state_table(
+                state_cu_seqlens, state_load_slots, state_save_pairs, caches.state_slots
+            )
         batch = Batch.paged(table, phase, states)
     pairs = tuple((source, target) for source, target in copies)
     # The other fields come from JSON as well.
@@ -180,12 +183,12 @@ def _forward(
 
 def _state_table(
     cu_seqlens: Sequence[int],
-    loads: Sequence[int],
-    saved: Sequence[Sequence[int]],
+    load_slots: Sequence[int],
+    save_pairs: Sequence[Sequence[int]],
     num_slots: int,
 ) -> StateTable:
     """Make a state table, given the tokens whose states are saved and their slots."""
-    saves = [NO_STATE] * cu_seqlens[-1]
-    for token, slot in saved:
-        saves[token] = slot
-    return StateTable(cu_seqlens, loads, saves, num_slots)
+    save_slots = [NO_STATE] * cu_seqlens[-1]
+    for token, slot in save_pairs:
+        save_slots[token] = slot
+    return StateTable(cu_seqlens, load_slots, save_slots, num_slots)

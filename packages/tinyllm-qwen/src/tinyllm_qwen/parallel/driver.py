@@ -219,11 +219,11 @@ class Driver:
     def _check_states(self, batch: Batch, spec: CacheSpec) -> None:
         """Require a state table for the slots of recurrent layers, and none without such layers."""
         expected = None if self.config.recurrent is None else spec.state_slots
-        got = None if batch.states is None else batch.states.num_slots
+        got = None if batch.state_table is None else batch.state_table.num_slots
         if expected != got:
             raise ValueError(
                 f"batch: expected a state table of {'no' if expected is None else expected} slots, "
-                f"got {'no table' if got is None else f'one of {got}'}: pass `states` to "
+                f"got {'no table' if got is None else f'one of {got}'}: pass `state_table` to "
                 "`Batch.paged` for models with recurrent layers, and only for them"
             )
 

@@ -37,21 +37,21 @@ _CAUSAL_CONV = Kernel(
 def causal_conv(
     x: Float[mx.array, "T C"],
     weight: Float[mx.array, "C K"],
-    state: Float[mx.array, "P K-1 C"],
-    states: StateTable,
+    slots: Float[mx.array, "P K-1 C"],
+    state_table: StateTable,
 ) -> tuple[Float[mx.array, "T C"], Float[mx.array, "P K-1 C"]]:
     """Convolve the tokens of each sequence; see `tinyllm_ops.causal_conv`."""
-    check_causal_conv(x, weight, state, states)
+    check_causal_conv(x, weight, slots, state_table)
     if x.size == 0:
-        return x, state
+        return x, slots
     tokens, channels = x.shape
-    slots = state_slots(states)
+    numbers = state_slots(state_table)
     y, saved = _CAUSAL_CONV(
-        (x, weight, state, slots.starts, slots.loads, slots.rows, channels),
-        [(x.shape, x.dtype), ((max(1, slots.num_rows), *state.shape[1:]), state.dtype)],
+        (x, weight, slots, numbers.starts, numbers.loads, numbers.rows, channels),
+        [(x.shape, x.dtype), ((max(1, numbers.num_rows), *slots.shape[1:]), slots.dtype)],
         groups=(-(-channels // THREADS), tokens, 1),
         group=(THREADS, 1, 1),
         template=[("T", x.dtype), ("K", weight.shape[1])],
-        init_value=0.0 if slots.num_rows == 0 else None,
+        init_value=0.0 if numbers.num_rows == 0 else None,
     )
-    return y, slots.store(state, saved)
+    return y, numbers.store(slots, saved)

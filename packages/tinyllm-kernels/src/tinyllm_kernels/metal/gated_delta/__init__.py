@@ -65,27 +65,27 @@ def gated_delta(
     b: Float[mx.array, "T Hv"],
     a_log: Float32[mx.array, "Hv"],
     dt_bias: Float[mx.array, "Hv"],
-    state: Float32[mx.array, "P Hv Dv Dk"],
-    states: StateTable,
+    slots: Float32[mx.array, "P Hv Dv Dk"],
+    state_table: StateTable,
 ) -> tuple[Float[mx.array, "T Hv Dv"], Float32[mx.array, "P Hv Dv Dk"]]:
     """Update the states by the gated delta rule and read them; see `tinyllm_ops.gated_delta`."""
-    check_gated_delta(q, k, v, a, b, a_log, dt_bias, state, states)
+    check_gated_delta(q, k, v, a, b, a_log, dt_bias, slots, state_table)
     if v.size == 0 or q.size == 0:
-        return mx.zeros(v.shape, v.dtype), state
+        return mx.zeros(v.shape, v.dtype), slots
     _, heads, value_dim = v.shape
-    slots, table = state_slots(states), states.arrays
+    numbers, table = state_slots(state_table), state_table.arrays
     # q, k and v are parts of the same rows, and are read in place. The other arrays are contiguous
     # in a model.
-    gates_and_state = (mx.contiguous(x) for x in (a, b, a_log, dt_bias, state))
+    gates_and_state = (mx.contiguous(x) for x in (a, b, a_log, dt_bias, slots))
     o, saved = _GATED_DELTA(
-        (q, k, v, *gates_and_state, table.cu_seqlens, table.loads, slots.rows),
-        [(v.shape, v.dtype), ((max(1, slots.num_rows), *state.shape[1:]), state.dtype)],
-        groups=(-(-value_dim // (ROWS * SIMDGROUPS)), heads, len(states.loads)),
+        (q, k, v, *gates_and_state, table.cu_seqlens, table.load_slots, numbers.rows),
+        [(v.shape, v.dtype), ((max(1, numbers.num_rows), *slots.shape[1:]), slots.dtype)],
+        groups=(-(-value_dim // (ROWS * SIMDGROUPS)), heads, len(state_table.load_slots)),
         group=(SIMD * SIMDGROUPS, 1, 1),
         template=[
             *(("T", v.dtype), ("DK", q.shape[-1])),
             *(("ROWS", ROWS), ("SIMDGROUPS", SIMDGROUPS)),
         ],
-        init_value=0.0 if slots.num_rows == 0 else None,
+        init_value=0.0 if numbers.num_rows == 0 else None,
     )
-    return o, slots.store(state, saved)
+    return o, numbers.store(slots, saved)
