@@ -17,32 +17,8 @@ from tinyllm_kernels.testing import (
 )
 from tinyllm_layers import Backend, Batch, LayerStack, PagedCache, make_stack
 from tinyllm_layers.testing import attention_of
-from tinyllm_ops import NO_SLOT, PageTable, QuantizedTensor, Weight, quantize
+from tinyllm_ops import PageTable, QuantizedTensor, Weight, quantize
 from tinyllm_ops.testing import exact, normal
-
-
-def without_slots(table: PageTable, tokens: list[int]) -> PageTable:
-    """Return the table with `NO_SLOT` for some tokens, whose keys and values are not stored."""
-    slots = [NO_SLOT if at in tokens else slot for at, slot in enumerate(table.slot_mapping)]
-    return PageTable(
-        table.block_tables, table.cu_seqlens_q, table.seq_lens, slots, NUM_PAGES, PAGE_SIZE
-    )
-
-
-@pytest.mark.parametrize("kind", ["paged", "paged-4", "paged-8"])
-def test_a_token_may_have_no_slot(ops: Backend, dtype: mx.Dtype, kind: str) -> None:
-    shape = LayerShape()
-    layers = make_layers(shape, 2, dtype, ops)
-    table = make_table(((7, 2), 0, 7), ((4, 0), 0, 5))
-    batch = Batch.paged(without_slots(table, [2, 3, 9]), "prefill")
-    x = make_input(batch, shape.width, dtype, seed=1)
-    caches = [make_caches(kind, 2, shape, dtype) for _ in range(2)]
-    stacks = make_stack(layers, ops), LayerStack(layers)
-    y, expected = (stack(x, batch, own) for stack, own in zip(stacks, caches, strict=True))
-    assert same_bits(y, expected)
-    for cache, other in zip(*caches, strict=True):
-        pairs = zip(cache.arrays, other.arrays, strict=True)
-        assert all(mx.array_equal(a, b) for a, b in pairs)
 
 
 @pytest.mark.parametrize("keys", [None, 4])

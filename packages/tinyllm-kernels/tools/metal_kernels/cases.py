@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import replace
 from unittest.mock import patch
 
 import mlx.core as mx
 import numpy as np
 from tinyllm_kernels.metal import METAL
 from tinyllm_ops import (
-    NO_SLOT,
     NO_STATE,
     PageTable,
     Phase,
@@ -180,8 +178,6 @@ def sequences() -> None:
 def _attend_pages(
     table: PageTable, window: int | None, phase: Phase | None, *, packed: bool = False
 ) -> None:
-    # Two more tokens belong to no sequence.
-    table = replace(table, slot_mapping=[*table.slot_mapping, NO_SLOT, NO_SLOT])
     q = normal((table.count, 6, 64), seed=1)
     dense = [normal((table.num_pages, 2, 8, 64), seed=seed) for seed in (2, 3)]
     k, v = _packed(*dense) if packed else dense

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tinyllm_layers import Batch, PagedCache
 from tinyllm_layers.testing import oracle, packed, random_attention, random_pages
-from tinyllm_ops import NO_SLOT, OpSet, PageTable, Phase, QuantizedTensor
+from tinyllm_ops import OpSet, PageTable, Phase, QuantizedTensor
 from tinyllm_ops.testing import assert_close, exact, normal, page_table
 
 # (queries, keys) of each request: a first chunk, a later chunk, one token, no query.
@@ -66,24 +66,6 @@ def test_new_keys_are_packed_in_the_format_of_the_pages(
         assert np.array_equal(exact(pages), oracle.written(old, codes, table))
     pages = [exact(w) for w in stored]  # type: ignore[assignment]
     assert_close(y, oracle.attend_pages(exact(q), layer, table, *pages))  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("skipped", [slice(2, 4), slice(None)], ids=["two tokens", "all"])
-def test_a_token_without_a_slot_is_not_stored(ops: OpSet, skipped: slice) -> None:
-    layer = random_attention(48, 4, 2, 16, ops=ops)
-    full = page_table(CHUNKS, PAGE, seed=8)
-    slots = list(full.slot_mapping)
-    slots[skipped] = [NO_SLOT] * len(slots[skipped])
-    table = PageTable(
-        full.block_tables, full.cu_seqlens_q, full.seq_lens, slots, full.num_pages, PAGE
-    )
-    cache = random_pages(layer, table.num_pages, PAGE)
-    x = normal((1, table.count, 48), seed=1)
-    before = [exact(cache.keys), exact(cache.values)]
-    expected, *stored = oracle.paged_attention(exact(x), layer, table, *before)  # type: ignore[arg-type]
-    assert_close(layer(x, Batch.paged(table, "prefill"), cache), expected)
-    for pages, after in zip((cache.keys, cache.values), stored, strict=True):
-        assert_close(pages, after)  # type: ignore[arg-type]
 
 
 def test_tokens_of_one_text_see_each_other(ops: OpSet, dtype: mx.Dtype) -> None:

@@ -8,7 +8,7 @@ from tinyllm_ops.checks import Weight
 from tinyllm_ops.fusion import Fusion
 from tinyllm_ops.mlx import MLX
 from tinyllm_ops.opset import Mask, OpSet, Positions
-from tinyllm_ops.page_table import NO_SLOT, PageTable
+from tinyllm_ops.page_table import PageTable
 from tinyllm_ops.phase import Phase, phase_of
 from tinyllm_ops.quantization.quantize import quantize
 from tinyllm_ops.quantization.tensor import QuantizedTensor, dequantize
@@ -38,7 +38,6 @@ from tinyllm_ops.state_table import NO_STATE, StateTable
 
 __all__ = [
     "MLX",
-    "NO_SLOT",
     "NO_STATE",
     "REFERENCE",
     "Fusion",

@@ -6,13 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import mlx.core as mx
 from jaxtyping import Int32
-
-NO_SLOT = -1
-"""Slot of a token whose key and value are not stored."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,11 +28,11 @@ class PageTable:
     Attributes:
         block_tables: pages of each sequence, in the order of the tokens. Pages beyond `seq_lens`
             are allocated but not read.
-        cu_seqlens_q: index of the first query of each sequence, and then the end of the last
-            sequence: R + 1 ascending numbers. Tokens outside of this range belong to no sequence.
+        cu_seqlens_q: index of the first query of each sequence, and then T: R + 1 ascending
+            numbers.
         seq_lens: number of keys of each sequence, the keys of this pass included.
         slot_mapping: page * page_size + offset within the page for the key and value of each
-            token, or `NO_SLOT`.
+            token.
         num_pages: number of pages of the cache.
         page_size: tokens per page.
 
@@ -77,7 +74,7 @@ class PageTable:
                 f"{len(self.seq_lens) + 1} entries for {len(self.seq_lens)} seq_lens, "
                 f"got {len(self.block_tables)} and {len(starts)}"
             )
-        if starts[0] < 0 or starts[-1] > self.count:
+        if starts[0] != 0 or starts[-1] != self.count:
             raise ValueError(
                 f"cu_seqlens_q: expected numbers from 0 to {self.count}, the tokens of "
                 f"slot_mapping, got {list(starts)}"
@@ -101,15 +98,14 @@ class PageTable:
                 )
 
     def _check_slots(self) -> None:
-        stored = [slot for slot in self.slot_mapping if slot != NO_SLOT]
-        slots = self.num_pages * self.page_size
-        if stored and not 0 <= min(stored) <= max(stored) < slots:
+        slots, end = self.slot_mapping, self.num_pages * self.page_size
+        if slots and not 0 <= min(slots) <= max(slots) < end:
             raise ValueError(
-                f"slot_mapping: expected slots from 0 to {slots - 1} or {NO_SLOT}, "
-                f"got {min(stored)} to {max(stored)}"
+                f"slot_mapping: expected slots from 0 to {end - 1}, "
+                f"got {min(slots)} to {max(slots)}"
             )
-        if len(set(stored)) < len(stored):
-            twice, _ = Counter(stored).most_common(1)[0]
+        if len(set(slots)) < len(slots):
+            twice, _ = Counter(slots).most_common(1)[0]
             raise ValueError(f"slot_mapping: expected each slot once, got {twice} twice")
 
     @classmethod
@@ -155,17 +151,13 @@ class PageTable:
 
     @cached_property
     def positions(self) -> Sequence[int]:
-        """The position of each token in its sequence; 0 for tokens of no sequence."""
-        positions = [0] * self.count
-        for row, length in enumerate(self.seq_lens):
-            first, last = self.cu_seqlens_q[row], self.cu_seqlens_q[row + 1]
-            positions[first:last] = range(length - (last - first), length)
-        return tuple(positions)
-
-    @cached_property
-    def stored(self) -> Sequence[int]:
-        """The indices of the tokens that have a slot."""
-        return tuple(token for token, slot in enumerate(self.slot_mapping) if slot != NO_SLOT)
+        """The position of each token in its sequence."""
+        chunks = zip(self.seq_lens, pairwise(self.cu_seqlens_q), strict=True)
+        return tuple(
+            position
+            for length, (first, end) in chunks
+            for position in range(length - (end - first), length)
+        )
 
     @cached_property
     def arrays(self) -> PageArrays:

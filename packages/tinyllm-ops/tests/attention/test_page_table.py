@@ -4,7 +4,7 @@ import mlx.core as mx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tinyllm_ops import NO_SLOT, PageTable
+from tinyllm_ops import PageTable
 
 # Tokens 5 and 6 of a sequence with pages 3 and 1, and token 0 of a sequence with page 2.
 CHUNKS = [([3, 1], 5, 7), ([2], 0, 1)]
@@ -30,7 +30,6 @@ def test_of_lays_out_chunks_of_sequences() -> None:
     assert pages.slot_mapping == (5, 6, 8)  # page 1, offsets 1 and 2; page 2, offset 0
     assert (pages.count, pages.num_pages, pages.page_size) == (3, 4, 4)
     assert pages.positions == (5, 6, 0)
-    assert pages.stored == (0, 1, 2)
 
 
 @given(
@@ -50,12 +49,6 @@ def test_of_gives_each_token_the_slot_of_its_position(
     assert pages.positions == tuple(at for _, at in tokens)
     for (own, at), slot in zip(tokens, pages.slot_mapping, strict=True):
         assert (slot // page_size, slot % page_size) == (own[at // page_size], at % page_size)
-
-
-def test_tokens_of_no_sequence_have_position_0() -> None:
-    pages = table(cu_seqlens_q=[1, 3, 4], slot_mapping=[NO_SLOT, 5, 6, 8, NO_SLOT, 15])
-    assert pages.positions == (0, 5, 6, 0, 0, 0)
-    assert pages.stored == (1, 2, 3, 5)
 
 
 def test_arrays_hold_the_same_numbers_as_int32_and_are_made_once() -> None:
@@ -101,7 +94,9 @@ def test_later_changes_of_the_callers_lists_do_not_reach_the_table() -> None:
         ({"cu_seqlens_q": [0, 2]}, "expected 2 and 3 entries for 2 seq_lens, got 2 and 2"),
         ({"seq_lens": [7]}, "expected 1 and 2 entries for 1 seq_lens, got 2 and 3"),
         ({"cu_seqlens_q": [-1, 2, 3]}, r"expected numbers from 0 to 3, .*, got \[-1, 2, 3\]"),
+        ({"cu_seqlens_q": [1, 2, 3]}, r"expected numbers from 0 to 3, .*, got \[1, 2, 3\]"),
         ({"cu_seqlens_q": [0, 2, 4]}, r"expected numbers from 0 to 3, .*, got \[0, 2, 4\]"),
+        ({"slot_mapping": [5, 6, 8, 9]}, r"expected numbers from 0 to 4, .*, got \[0, 2, 3\]"),
         ({"cu_seqlens_q": [0, 4, 3]}, "expected 0 to 1 queries of sequence 1, got -1"),
         ({"cu_seqlens_q": [0, 1, 3]}, "expected 0 to 1 queries of sequence 1, got 2"),
         ({"seq_lens": [1, 1]}, "expected 0 to 1 queries of sequence 0, got 2"),
@@ -109,18 +104,14 @@ def test_later_changes_of_the_callers_lists_do_not_reach_the_table() -> None:
         ({"block_tables": [[3, 1], []]}, "expected pages for 1 tokens in row 1, got 0 pages of 4"),
         ({"block_tables": [[3, 4], [2]]}, r"expected pages from 0 to 3, got \[3, 4\] in row 0"),
         ({"block_tables": [[3, 1], [-1]]}, r"expected pages from 0 to 3, got \[-1\] in row 1"),
-        ({"slot_mapping": [5, 6, 16]}, "expected slots from 0 to 15 or -1, got 5 to 16"),
-        ({"slot_mapping": [5, 6, -2]}, "expected slots from 0 to 15 or -1, got -2 to 6"),
+        ({"slot_mapping": [5, 6, 16]}, "expected slots from 0 to 15, got 5 to 16"),
+        ({"slot_mapping": [5, 6, -1]}, "expected slots from 0 to 15, got -1 to 6"),
         ({"slot_mapping": [5, 6, 5]}, "expected each slot once, got 5 twice"),
     ],
 )
 def test_refuses_numbers_outside_of_the_pages(changes: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         table(**changes)
-
-
-def test_two_tokens_may_have_no_slot() -> None:
-    assert table(slot_mapping=[NO_SLOT, 6, NO_SLOT]).stored == (1,)
 
 
 @pytest.mark.parametrize(

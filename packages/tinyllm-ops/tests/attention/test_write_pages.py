@@ -1,10 +1,9 @@
 from collections.abc import Callable
-from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
 import pytest
-from tinyllm_ops import NO_SLOT, PageTable, QuantizedTensor, Weight, quantize, write_pages
+from tinyllm_ops import PageTable, QuantizedTensor, Weight, quantize, write_pages
 from tinyllm_ops.testing import exact, normal, page_table
 
 FORMATS: list[tuple[str, int, int] | None] = [
@@ -30,8 +29,7 @@ def inputs(
 def expected(stored: Weight, rows: Weight, pages: PageTable) -> np.ndarray:
     after = exact(stored).copy()
     for row, slot in zip(exact(rows), pages.slot_mapping, strict=True):
-        if slot != NO_SLOT:
-            after[slot // pages.page_size, :, slot % pages.page_size] = row
+        after[slot // pages.page_size, :, slot % pages.page_size] = row
     return after
 
 
@@ -44,20 +42,6 @@ def test_rows_are_written_to_their_slots_and_nothing_else_changes(
     stored, rows = inputs(pages, dtype, form)
     after = write_pages(stored, rows, pages)
     assert type(after) is type(stored)
-    assert np.array_equal(exact(after), expected(stored, rows, pages))
-
-
-@pytest.mark.parametrize("form", FORMATS, ids=str)
-@pytest.mark.parametrize("without", [slice(2, 4), slice(0, 1), slice(None)], ids=str)
-def test_rows_without_a_slot_are_not_stored(
-    device: mx.Device, form: tuple[str, int, int] | None, without: slice
-) -> None:
-    pages = page_table([(5, 5), (3, 20)], 4, seed=3)
-    slots = np.array(pages.slot_mapping)
-    slots[without] = NO_SLOT
-    pages = replace(pages, slot_mapping=slots.tolist())
-    stored, rows = inputs(pages, mx.float32, form)
-    after = write_pages(stored, rows, pages)
     assert np.array_equal(exact(after), expected(stored, rows, pages))
 
 

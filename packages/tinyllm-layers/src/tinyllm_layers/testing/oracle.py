@@ -177,8 +177,7 @@ def written(stored: Array, heads: Array, page_table: PageTable) -> Array:
     stored = stored.copy()
     rows = heads.swapaxes(1, 2).reshape(-1, stored.shape[1], stored.shape[3])
     for row, slot in zip(rows, page_table.slot_mapping, strict=True):
-        if slot >= 0:
-            stored[slot // page_table.page_size, :, slot % page_table.page_size] = row
+        stored[slot // page_table.page_size, :, slot % page_table.page_size] = row
     return stored
 
 

@@ -37,8 +37,7 @@ def paged_attention(
         q: queries of all sequences.
         k: pages of keys, `P Hkv page D`, dense or quantized. Sequences may share pages.
         v: pages of values, `P Hkv page D`, dense or quantized.
-        page_table: the queries and the pages of each sequence. Rows of q that belong to no
-            sequence give zeros.
+        page_table: the queries and the pages of each sequence.
         scale: 1/sqrt(D) unless given.
         window: number of most recent keys that a query sees, the key of its own token included.
             Unless given, a query sees all keys.
@@ -60,20 +59,16 @@ def write_pages(pages: Weight, rows: Weight, page_table: PageTable) -> Weight:
     Args:
         pages: arrays `P Hkv page D`, dense or quantized. MLX writes the arrays in place if nothing
             else refers to them when the graph is computed, and copies them otherwise.
-        rows: keys or values `T Hkv D` in the format of `pages`. Rows with `NO_SLOT` are not
-            written.
+        rows: keys or values `T Hkv D` in the format of `pages`.
         page_table: the slots.
 
     Raises:
         ValueError: if shapes, dtypes or formats differ.
     """
     check_write_pages(pages, rows, page_table)
-    if not page_table.stored:
+    if page_table.count == 0:
         return pages
     slots = page_table.arrays.slot_mapping
-    if len(page_table.stored) < page_table.count:
-        chosen = mx.array(list(page_table.stored))
-        rows, slots = rows[chosen], slots[chosen]
     if isinstance(pages, mx.array):
         assert isinstance(rows, mx.array)  # checked above
         return _written(pages, rows, slots, page_table.page_size)
@@ -105,7 +100,7 @@ def attend_by_sequence(
     The arguments are as in `paged_attention`. `attend` is the op `attention` of any OpSet.
     """
     starts = page_table.cu_seqlens_q
-    rows = [mx.zeros_like(q[: starts[0]])]
+    rows = [mx.zeros_like(q[:0])]
     for row, length in enumerate(page_table.seq_lens):
         if starts[row] == starts[row + 1]:
             continue
@@ -116,7 +111,6 @@ def attend_by_sequence(
         keys, values = (_gather_tokens(x, used.astype(mx.int32), length) for x in (k, v))
         mask = _causal_mask(own.shape[1], length, window)
         rows.append(attend(own, keys, values, scale, mask).swapaxes(0, 1))
-    rows.append(mx.zeros_like(q[starts[-1] :]))
     return mx.concatenate(rows)
 
 

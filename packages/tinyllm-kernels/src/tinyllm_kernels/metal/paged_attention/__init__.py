@@ -169,7 +169,6 @@ def paged_attention(
 
 def _one_query_each(page_table: PageTable) -> PageTable:
     """Return a page table in which each query is a sequence that ends with its own key."""
-    first = page_table.cu_seqlens_q[0]
     block_tables = [
         table
         for table, (start, end) in zip(
@@ -177,11 +176,10 @@ def _one_query_each(page_table: PageTable) -> PageTable:
         )
         for _ in range(start, end)
     ]
-    last = first + len(block_tables)
     return PageTable(
         block_tables=block_tables,
-        cu_seqlens_q=range(first, last + 1),
-        seq_lens=[position + 1 for position in page_table.positions[first:last]],
+        cu_seqlens_q=range(page_table.count + 1),
+        seq_lens=[position + 1 for position in page_table.positions],
         slot_mapping=page_table.slot_mapping,
         num_pages=page_table.num_pages,
         page_size=page_table.page_size,
