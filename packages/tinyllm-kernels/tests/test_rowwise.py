@@ -89,7 +89,6 @@ def test_rope(
 @pytest.mark.parametrize(
     ("positions", "where"),
     [
-        ([slice(0, 3), slice(7, 10)], [[0, 1, 2], [7, 8, 9]]),
         (mx.array([9, 2, 2]), [[9, 2, 2]] * 2),
         (mx.array([[0, 5, 1], [30, 2, 2]], dtype=mx.uint32), [[0, 5, 1], [30, 2, 2]]),
     ],

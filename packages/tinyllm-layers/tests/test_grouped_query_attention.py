@@ -90,7 +90,8 @@ def test_rows_at_offsets_of_their_own_are_the_rows_alone(ops: OpSet, dtype: mx.D
     x = normal((3, 5, 24), dtype, seed=30)
     offsets = [7, 0, 400]
     together = DenseCache()
-    y = layer(x, Batch.at(offsets, 3, 5), together)
+    positions = mx.array(offsets)[:, None] + mx.arange(5)
+    y = layer(x, Batch("prefill", 3, 5, positions), together)
     for row, offset in enumerate(offsets):
         alone = DenseCache()
         own = layer(x[row : row + 1], Batch.at(offset, 1, 5), alone)
@@ -189,7 +190,10 @@ def test_refuses_positions_that_rope_was_not_made_for(ops: OpSet) -> None:
     ("batch", "words"),
     [
         (Batch.at(0, 3, 4), "q: expected 3 x 4 tokens, as the batch has, got 2 x 4"),
-        (Batch.at([0, 1, 2], 3, 4), "positions: expected 2 slices, one per row, got 3"),
+        (
+            Batch("prefill", 3, 4, mx.zeros((3, 4), mx.int32)),
+            r"positions: expected shape \(4,\) or \(2, 4\), got \(3, 4\)",
+        ),
         (Batch.at(0, 2, 5), r"positions: expected a slice of 4 positions, got slice\(0, 5"),
     ],
 )

@@ -188,7 +188,8 @@ def test_a_dense_cache_grows_during_a_loan(stacks: tuple[Stack, Stack]) -> None:
 
 
 def test_a_prompt_and_other_positions_continue_a_loan(stacks: tuple[Stack, Stack]) -> None:
-    batches = [Batch.at(0, 2, 1), Batch.at(1, 2, 4), Batch.at(9, 2, 1), Batch.at([6, 3], 2, 1)]
+    batches = [Batch.at(0, 2, 1), Batch.at(1, 2, 4), Batch.at(9, 2, 1)]
+    batches.append(Batch("decode", 2, 1, mx.array([[6], [3]])))
     made = []
     for stack in stacks:
         caches = make_caches("dense", LAYERS, SHAPE, mx.bfloat16)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinyllm_ops import PageTable, Phase, Positions, StateTable
@@ -36,31 +35,25 @@ class Batch:
     state_table: StateTable | None = None
 
     @classmethod
-    def at(
-        cls, offset: int | Sequence[int], rows: int, length: int, phase: Phase | None = None
-    ) -> Batch:
+    def at(cls, offset: int, rows: int, length: int, phase: Phase | None = None) -> Batch:
         """Make the batch of a pass in which each row has `offset` earlier tokens.
 
         Args:
-            offset: the position of the first token of all rows, or one number per row.
+            offset: the position of the first token of every row.
             rows: the number of rows, B.
             length: the number of tokens per row, L.
             phase: unless given, "decode" for one token per row and "prefill" for more.
 
         Raises:
-            ValueError: if an offset is negative, or the number of offsets is not B.
+            ValueError: if the offset is negative.
         """
-        offsets = [offset] if isinstance(offset, int) else list(offset)
-        if min(offsets, default=0) < 0:
-            raise ValueError(f"offset: expected numbers from 0 on, got {offset}")
-        if not isinstance(offset, int) and len(offsets) != rows:
-            raise ValueError(f"offset: expected {rows} numbers, one per row, got {len(offsets)}")
-        slices = [slice(start, start + length) for start in offsets]
+        if offset < 0:
+            raise ValueError(f"offset: expected a number from 0 on, got {offset}")
         return cls(
             phase=phase or ("decode" if length == 1 else "prefill"),
             rows=rows,
             length=length,
-            positions=slices[0] if isinstance(offset, int) else slices,
+            positions=slice(offset, offset + length),
         )
 
     @classmethod

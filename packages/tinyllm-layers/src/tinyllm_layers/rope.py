@@ -46,7 +46,7 @@ class RoPE:
     def __call__(
         self,
         x: Float[mx.array, "B L H D"],
-        offset: Positions | None = None,
+        offset: Positions | Sequence[slice] | None = None,
         *,
         offsets: Sequence[int] | Integer[mx.array, "B"] | None = None,
     ) -> Float[mx.array, "B L H D"]:
@@ -69,35 +69,50 @@ class RoPE:
                 f"x: expected at least {self.dims} features per head, got shape {tuple(x.shape)}"
             )
         rows, length = x.shape[0], x.shape[1]
-        positions: Positions = slice(0, length) if offset is None else offset
         if offsets is not None:
             if offset is not None or len(offsets) != rows:
                 raise ValueError(
                     f"offsets: expected {rows} numbers, one per row, and no `offset`, got "
                     f"{len(offsets)} and {offset}"
                 )
-            positions = (
+            offset = (
                 offsets[:, None] + mx.arange(length)
                 if isinstance(offsets, mx.array)
                 else [slice(start, start + length) for start in offsets]
             )
-        self.check(positions, length)
+        if offset is None:
+            offset = slice(0, length)
+        if isinstance(offset, Sequence):
+            positions: Positions = self._positions_of_rows(offset, rows, length)
+        else:
+            self.check(offset, length)
+            positions = offset
         return self.ops.rope(x, positions, self.base, self.traditional, self.scaling, self.dims)
 
     def check(self, positions: Positions, length: int) -> None:
-        """Refuse slices that do not cover `length` positions below `seq_len`.
+        """Refuse a slice that does not cover `length` positions below `seq_len`.
 
         Raises:
-            ValueError: if a slice has another length or ends beyond `seq_len`. Arrays are not
+            ValueError: if the slice has another length or ends beyond `seq_len`. Arrays are not
                 checked.
         """
         check_positions(positions)
         if isinstance(positions, mx.array):
             return
-        for row in [positions] if isinstance(positions, slice) else positions:
-            start = slice_start(row, length)
-            if start + length > self.seq_len:
-                raise ValueError(
-                    f"offset: expected positions below {self.seq_len}, "
-                    f"got {start}..{start + length - 1}"
-                )
+        start = slice_start(positions, length)
+        if start + length > self.seq_len:
+            raise ValueError(
+                f"offset: expected positions below {self.seq_len}, "
+                f"got {start}..{start + length - 1}"
+            )
+
+    def _positions_of_rows(
+        self, slices: Sequence[slice], rows: int, length: int
+    ) -> Integer[mx.array, "B L"]:
+        """Return the positions in one slice per row, after the checks of `check`."""
+        if len(slices) != rows:
+            raise ValueError(f"offset: expected {rows} slices, one per row, got {len(slices)}")
+        for row in slices:
+            self.check(row, length)
+        starts = mx.array([slice_start(row, length) for row in slices], dtype=mx.int32)
+        return starts[:, None] + mx.arange(length)

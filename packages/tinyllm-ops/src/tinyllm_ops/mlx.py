@@ -38,7 +38,7 @@ from tinyllm_ops.reference.attention import additive_mask, causal_mask
 from tinyllm_ops.reference.delta_net import causal_conv, gated_delta
 from tinyllm_ops.reference.linear import expert_linear as reference_expert_linear
 from tinyllm_ops.reference.paged_attention import attend_by_sequence
-from tinyllm_ops.reference.rope import position_array, row_starts, slice_start
+from tinyllm_ops.reference.rope import position_array, slice_start
 from tinyllm_ops.reference.rowwise import argmax, embedding_dtype, log_probability, top_k
 from tinyllm_ops.rotary_frequencies import Yarn, rotary_frequencies
 
@@ -149,7 +149,7 @@ def rope(
     scaling: Yarn | None = None,
     dims: int | None = None,
 ) -> Float[mx.array, "B L H D"]:
-    """Call `mx.fast.rope`, which expects heads before tokens, and one offset for each row."""
+    """Call `mx.fast.rope`, which expects heads before tokens, and the offset of the first token."""
     check_rope(x, base, dims)
     if dims is not None and dims < x.shape[-1]:
         rotated = rope(x[..., :dims], positions, base, traditional, scaling)
@@ -174,10 +174,7 @@ def rope(
         position_ids = mx.broadcast_to(position_ids, (batch, length))
         rows = x.reshape(batch * length, heads, 1, dim)
         return rotate(rows, offset=position_ids.reshape(-1)).reshape(x.shape)
-    if isinstance(positions, slice):
-        return rotate(x.swapaxes(1, 2), offset=slice_start(positions, length)).swapaxes(1, 2)
-    starts = row_starts(positions, batch, length)
-    return rotate(x.swapaxes(1, 2), offset=starts).swapaxes(1, 2)
+    return rotate(x.swapaxes(1, 2), offset=slice_start(positions, length)).swapaxes(1, 2)
 
 
 def attention(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -17,8 +16,8 @@ from tinyllm_ops.quantization.tensor import AFFINE, QuantizedTensor
 from tinyllm_ops.rotary_frequencies import Yarn
 from tinyllm_ops.state_table import StateTable
 
-Positions = slice | Sequence[slice] | mx.array
-"""Positions of L tokens: a slice for all rows, one slice per row, or integers `L` or `B L`.
+Positions = slice | mx.array
+"""Positions of L tokens: a slice for all rows, or integers `L` or `B L`.
 
 `slice(5, 10)` puts 5 tokens at positions 5 to 9."""
 

@@ -302,9 +302,7 @@ TABLE = PageTable([[1, 0], range(2, 4)], range(3), (3, 7), [6, 14], num_pages=10
         Forward(
             1, length=0, tokens=[[1]], batch=Batch.at(0, 1, 1, "prefill"), output="logits", last=1
         ),
-        Forward(
-            1, tokens=[[1], [2]], batch=Batch.at([5, 9], 2, 1), output="best", k=20, indices=[]
-        ),
+        Forward(1, tokens=[[1], [2]], batch=Batch.at(5, 2, 1), output="best", k=20, indices=[]),
         Forward(
             4,
             CacheSpec(num_pages=100, page_size=4),

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 import mlx.core as mx
-from tinyllm_ops import OpSet, Weight, norm_rope
+from tinyllm_ops import OpSet, Positions, Weight, norm_rope
 
 from tinyllm_bench.cases.case import OpCase, Regime, Work, activations, cases_of, nbytes
 from tinyllm_bench.cost import Cost
@@ -120,8 +120,11 @@ def _vectors(model: BenchModel, regime: Regime, *shape: int) -> mx.array:
     return activations(regime.rows, regime.length, *shape, dtype=model.format.dtype)
 
 
-def _positions(regime: Regime) -> slice | list[slice]:
-    """Return the positions of new tokens: a slice, or one per sequence with different offsets."""
+def _positions(regime: Regime) -> Positions:
+    """Return the positions of new tokens: a slice, or an array for sequences of several lengths."""
     first = regime.keys - regime.length
-    rows = [slice(first + i, first + i + regime.length) for i in range(regime.rows)]
-    return rows[0] if regime.rows == 1 else rows
+    if regime.rows == 1:
+        return slice(first, first + regime.length)
+    positions = mx.arange(regime.rows)[:, None] + mx.arange(first, first + regime.length)
+    mx.eval(positions)
+    return positions

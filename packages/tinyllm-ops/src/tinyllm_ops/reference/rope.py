@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import mlx.core as mx
 from jaxtyping import Float, Integer
 
@@ -29,8 +27,8 @@ def rope(
 
     Args:
         x: queries or keys, tokens before heads.
-        positions: a slice for all rows, one slice for each row, or an integer array of shape `L` or
-            `B L`. `slice(5, 10)` puts token 0 at position 5.
+        positions: a slice for all rows, or an integer array of shape `L` or `B L`. `slice(5, 10)`
+            puts token 0 at position 5.
         base: base of the frequencies. The wavelengths of the pairs, in tokens, range from 2 pi to
             almost 2 pi * base.
         traditional: True to pair features (0, 1), (2, 3), ...; False, as in Qwen, to pair feature i
@@ -110,49 +108,36 @@ def position_array(
     """Return positions as integers: `1 L` if all rows share them, otherwise `B L`.
 
     Args:
-        positions: `slice(5, 10)` puts token 0 of every row at position 5. A list holds one slice
-            for each row. An integer array has shape `L`, `1 L` or `B L`.
+        positions: `slice(5, 10)` puts token 0 of every row at position 5. An integer array has
+            shape `L`, `1 L` or `B L`.
         batch: number of rows, B.
         length: tokens per row, L.
 
     Raises:
-        ValueError: if a slice does not cover exactly L positions from 0 on, a list does not hold B
-            slices, or an array has another shape or dtype.
+        ValueError: if a slice does not cover exactly L positions from 0 on, or an array has another
+            shape or dtype.
     """
     check_positions(positions)
     if isinstance(positions, slice):
         start = slice_start(positions, length)
         return mx.arange(start, start + length)[None]
-    if isinstance(positions, mx.array):
-        if not mx.issubdtype(positions.dtype, mx.integer):
-            raise ValueError(f"positions: expected an integer dtype, got {positions.dtype}")
-        if tuple(positions.shape) not in ((length,), (1, length), (batch, length)):
-            raise ValueError(
-                f"positions: expected shape {(length,)} or {(batch, length)}, "
-                f"got {tuple(positions.shape)}"
-            )
-        return positions.reshape(-1, length) if length else mx.zeros((1, 0), mx.int32)
-    return row_starts(positions, batch, length)[:, None] + mx.arange(length)
+    if not mx.issubdtype(positions.dtype, mx.integer):
+        raise ValueError(f"positions: expected an integer dtype, got {positions.dtype}")
+    if tuple(positions.shape) not in ((length,), (1, length), (batch, length)):
+        raise ValueError(
+            f"positions: expected shape {(length,)} or {(batch, length)}, "
+            f"got {tuple(positions.shape)}"
+        )
+    return positions.reshape(-1, length) if length else mx.zeros((1, 0), mx.int32)
 
 
 def check_positions(positions: object) -> None:
-    """Raise ValueError unless `positions` is a slice, a sequence of slices or an array."""
-    if isinstance(positions, slice | mx.array):
-        return
-    if not (isinstance(positions, Sequence) and all(isinstance(row, slice) for row in positions)):
+    """Raise ValueError unless `positions` is a slice or an array."""
+    if not isinstance(positions, slice | mx.array):
         raise ValueError(
-            "positions: expected a slice, one slice per row or an integer array, got "
-            f"{positions!r}: `slice(3, 3 + L)` starts at 3"
+            f"positions: expected a slice or an integer array, got {positions!r}: "
+            "`slice(3, 3 + L)` starts at 3"
         )
-
-
-def row_starts(
-    positions: Sequence[slice], batch: int, length: int
-) -> Integer[mx.array, " {batch}"]:
-    """Return the first position of each row, from one slice for each row."""
-    if len(positions) != batch:
-        raise ValueError(f"positions: expected {batch} slices, one per row, got {len(positions)}")
-    return mx.array([slice_start(row, length) for row in positions], dtype=mx.int32)
 
 
 def slice_start(positions: slice, length: int) -> int:

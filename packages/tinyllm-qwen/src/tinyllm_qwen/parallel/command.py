@@ -132,9 +132,7 @@ def _encoded_batch(batch: Batch) -> dict[str, object]:
             "batch: expected positions by number, got an array: make it with `Batch.at`, or with "
             "`Batch.paged` for pages"
         )
-    if isinstance(positions, slice):
-        return {"phase": batch.phase, "offset": positions.start or 0}
-    return {"phase": batch.phase, "offset": [row.start or 0 for row in positions]}
+    return {"phase": batch.phase, "offset": positions.start or 0}
 
 
 def _forward(
@@ -144,7 +142,7 @@ def _forward(
     copies: Sequence[Sequence[int]] = (),
     tokens: Sequence[Sequence[int]] = (),
     phase: Phase = "prefill",
-    offset: int | Sequence[int] = 0,
+    offset: int = 0,
     block_tables: Sequence[Sequence[int]] = (),
     cu_seqlens_q: Sequence[int] = (),
     seq_lens: Sequence[int] = (),
