@@ -44,7 +44,7 @@ def test_an_expected_length_gets_its_capacity_at_once(
     attend: Attend, random_qkv: RandomQKV, make: Callable[[], KVCache], token_bytes: int
 ) -> None:
     cache = make()
-    cache.expect(3 * CAPACITY_STEP + 1)
+    cache.set_expected_length(3 * CAPACITY_STEP + 1)
     for _ in range(4):
         attend(cache, random_qkv((1, 2, 2, CAPACITY_STEP, 64)))
         assert cache.nbytes == 4 * CAPACITY_STEP * token_bytes * 2

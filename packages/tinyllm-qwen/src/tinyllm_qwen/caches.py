@@ -142,7 +142,7 @@ def state_bytes(config: QwenConfig, parts: Sequence[Partition], dtype: mx.Dtype)
 def common_prefix(caches: Sequence[SequenceCache], length: int) -> int:
     """Return the longest prefix of at most `length` tokens to which all caches can be trimmed.
 
-    The result is 0 if there is none, although some caches may not be able to forget all tokens.
+    The result is 0 if there is none, although some caches may not be able to drop all tokens.
     """
     longest = min([length, *(cache.offset for cache in caches)])
     while longest and not all(cache.can_trim(longest) for cache in caches):
@@ -150,8 +150,12 @@ def common_prefix(caches: Sequence[SequenceCache], length: int) -> int:
     return longest
 
 
-def forget(caches: Sequence[SequenceCache], length: int) -> None:
-    """Trim the caches to `length` tokens, or to the longest shorter prefix that all layers keep."""
+def trim_to_common_prefix(caches: Sequence[SequenceCache], length: int) -> None:
+    """Trim all caches to their longest common prefix of at most `length` tokens.
+
+    If some cache cannot be trimmed to that prefix, no cache is changed. `common_offset` then raises
+    if the caches hold different numbers of tokens.
+    """
     # After an interrupt during a forward pass, the layers hold different numbers of tokens.
     length = common_prefix(caches, length)
     if all(layer.can_trim(length) for layer in caches):

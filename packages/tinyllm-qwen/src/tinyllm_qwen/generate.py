@@ -9,7 +9,7 @@ from tinyllm_layers import Batch, SequenceCache
 from tinyllm_layers.cache.dense import CAPACITY_STEP
 from tinyllm_ops import Phase
 
-from tinyllm_qwen.caches import common_offset, forget
+from tinyllm_qwen.caches import common_offset, trim_to_common_prefix
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import TextTooLongError
 from tinyllm_qwen.language_model import LanguageModel
@@ -94,7 +94,7 @@ def generate(
     text = OutputProcessor(tokenizer, stop)
     limit = min(max_tokens, model.config.context_length - len(tokens))
     for layer in cache:
-        layer.expect(len(tokens) + min(limit, CAPACITY_STEP))
+        layer.set_expected_length(len(tokens) + min(limit, CAPACITY_STEP))
 
     def pieces() -> Generator[Piece, None, None]:
         started = first_at = time.perf_counter()
@@ -121,7 +121,7 @@ def generate(
                     if reason is not None:
                         return
         finally:
-            forget(layers, len(tokens) + max(given - 1, 0))
+            trim_to_common_prefix(layers, len(tokens) + max(given - 1, 0))
 
     return pieces()
 

@@ -199,7 +199,7 @@ def test_rank_0_goes_back_no_further_than_the_windows_of_other_ranks(kv_bits: in
     assert kinds == list(map(type, whole))  # this rank holds the sliding layer itself
     (cache,) = bounded(full, config, kv_bits=kv_bits)
     assert isinstance(cache, BoundedCache)
-    cache.expect(3 * CAPACITY_STEP)
+    cache.set_expected_length(3 * CAPACITY_STEP)
     for _ in range(size):
         cache.update(mx.ones((1, 2, 1, 32)), mx.ones((1, 2, 1, 32)))
     assert cache.arrays[0].shape[-2] == 3 * CAPACITY_STEP

@@ -50,7 +50,7 @@ class QwenRunner(LocalRunner):
         cache, length = self._model.make_caches(), len(self._prompt)
         last = (length - 1) // PREFILL_CHUNK * PREFILL_CHUNK  # the start of the last chunk
         for layer in cache:
-            layer.expect(length + CAPACITY_STEP)
+            layer.set_expected_length(length + CAPACITY_STEP)
         for start in range(0, last, PREFILL_CHUNK):
             chunk = self._prompt[None, start : start + PREFILL_CHUNK]
             self._model.hidden(chunk, Batch.at(start, 1, PREFILL_CHUNK, "prefill"), cache)

@@ -168,7 +168,7 @@ class SequenceCache(LayerCache):
     def offset(self) -> int:
         """The number of tokens seen so far, which is the position of the next token."""
 
-    def expect(self, length: int) -> None:
+    def set_expected_length(self, length: int) -> None:
         """Prepare for a text of `length` tokens, which later passes will append.
 
         A cache whose arrays grow gets an array of this capacity at once, instead of one after the

@@ -108,9 +108,9 @@ class DenseCache(KVCache):
         self._buffer.lend()
         self.lent = loan, index
 
-    def expect(self, length: int) -> None:
-        """Prepare for a text of `length` tokens: see `SequenceCache.expect`."""
-        self._buffer.expected = length
+    def set_expected_length(self, length: int) -> None:
+        """Prepare for a text of `length` tokens: see `SequenceCache.set_expected_length`."""
+        self._buffer.expected_length = length
 
     def can_trim(self, length: int) -> bool:
         """Return True if the cache holds at least `length` tokens."""
@@ -169,16 +169,16 @@ class TokenBuffer:
 
     Attributes:
         length: the number of tokens that were appended and not trimmed.
-        expected: the number of tokens that an array has capacity for if it has to grow.
+        expected_length: the number of tokens that an array has capacity for if it has to grow.
     """
 
     # Without a dict. While the layers of a token are computed, their weights evict these objects
     # from the processor's caches, and every dict is one more access to memory.
-    __slots__ = ("_accepted", "_array", "_capacity", "_reserved", "expected", "length")
+    __slots__ = ("_accepted", "_array", "_capacity", "_reserved", "expected_length", "length")
 
     def __init__(self) -> None:
         """Make an empty buffer. The first tokens determine shape and dtype."""
-        self.length = self.expected = 0
+        self.length = self.expected_length = 0
         self._array: Shaped[mx.array, "*lead capacity width"] | None = None
         # Every token reserves memory in the buffer of each layer. Reading the shape and dtype of an
         # array takes most of that time, so the buffer keeps the last shape and dtype that fitted.
@@ -271,7 +271,7 @@ class TokenBuffer:
         Both buffers share one array. The next write to one of the buffers copies the array.
         """
         fork = TokenBuffer()
-        fork.length, fork.expected = self.length, self.expected
+        fork.length, fork.expected_length = self.length, self.expected_length
         fork._array = None if self._array is None else alias(self._array)
         return fork
 
@@ -280,7 +280,8 @@ class TokenBuffer:
         present = 0 if self._array is None else self._array.shape[-2]
         if end <= present:
             return present
-        return -(-max(end, self.expected, present + present // 4) // CAPACITY_STEP) * CAPACITY_STEP
+        wanted = max(end, self.expected_length, present + present // 4)
+        return -(-wanted // CAPACITY_STEP) * CAPACITY_STEP
 
 
 def alias(x: Shaped[mx.array, "..."]) -> Shaped[mx.array, "..."]:

@@ -77,10 +77,10 @@ class QuantizedCache(KVCache):
         self._commit(updated, k.shape[2])
         return out
 
-    def expect(self, length: int) -> None:
-        """Prepare for a text of `length` tokens: see `SequenceCache.expect`."""
+    def set_expected_length(self, length: int) -> None:
+        """Prepare for a text of `length` tokens: see `SequenceCache.set_expected_length`."""
         for buffer in [*self._keys, *self._values]:
-            buffer.expected = length
+            buffer.expected_length = length
 
     def can_trim(self, length: int) -> bool:
         """Return True if the cache holds at least `length` tokens."""

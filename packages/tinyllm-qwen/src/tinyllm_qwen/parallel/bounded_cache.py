@@ -54,9 +54,9 @@ class BoundedCache(KVCache):
         """Append k and v, and attend to all tokens that a query may see."""
         return self.cache.attend(q, k, v, batch, scale, ops)
 
-    def expect(self, length: int) -> None:
-        """Prepare for a text of `length` tokens: see `SequenceCache.expect`."""
-        self.cache.expect(length)
+    def set_expected_length(self, length: int) -> None:
+        """Prepare for a text of `length` tokens: see `SequenceCache.set_expected_length`."""
+        self.cache.set_expected_length(length)
 
     def can_trim(self, length: int) -> bool:
         """Return True if every rank can trim its caches to the first `length` tokens."""
