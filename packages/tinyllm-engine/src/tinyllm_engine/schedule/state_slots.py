@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tinyllm_layers.cache.recurrent import TAIL
+from tinyllm_layers.cache.recurrent import PROMPT_TAIL
 from tinyllm_ops import NO_STATE
 
 from tinyllm_engine.config import EngineSettings
@@ -31,7 +31,7 @@ class StateSlots:
 
     Prefill passes also save snapshots, at ends of pages where a later prompt may branch off:
 
-    - at the last end of a page within a prompt, and the last one before its `TAIL` tokens,
+    - at the last end of a page within a prompt, and the last one before its `PROMPT_TAIL` tokens,
     - at `RequestState.branches`, where another prompt is known to branch off,
     - after every `SNAPSHOT_INTERVAL` tokens. In a prompt so long that these would take more than a
       quarter of all snapshots, the interval is a multiple.
@@ -155,7 +155,7 @@ class StateSlots:
         interval = SNAPSHOT_INTERVAL * max(1, -(-last // (SNAPSHOT_INTERVAL * most)))
         for length in range((chunk.start // size + 1) * size, min(chunk.stop, last) + 1, size):
             # With pages of any size: the first end of a page at or after each interval.
-            at_end = length in (last, (request.num_prompt_tokens - TAIL) // size * size)
+            at_end = length in (last, (request.num_prompt_tokens - PROMPT_TAIL) // size * size)
             if at_end or length in request.branches or length % interval < size:
                 yield length
 

@@ -14,16 +14,18 @@ from tinyllm_layers.batch import Batch
 from tinyllm_layers.cache.base import SequenceCache, StateCache, StateShape
 from tinyllm_layers.cache.dense import alias
 
-BORDER = 64
-"""A prefill pass saves the state at a multiple of this number of tokens, and at its end."""
-
-TAIL = 16
+PROMPT_TAIL = 16
 """Number of last tokens of a prompt, in which a chat template opens the answer. They are often not
 part of the next prompt of the same conversation, so a state before them is saved too."""
 
-PLACES = 4
-"""Places of a new `RecurrentCache`: two of the prompt, the newest, and the one before. While a
-second prompt is prefilled, the cache needs a fifth, and it needs one more for each draft token."""
+SNAPSHOT_ALIGNMENT = 64
+"""A prefill pass saves the state at its end, and at the last multiple of this number of tokens that
+is at least `PROMPT_TAIL` tokens before its end."""
+
+INITIAL_SNAPSHOTS = 4
+"""Capacity of a new `RecurrentCache`: two snapshots of the prompt, the newest, and the one before.
+While a second prompt is prefilled, the cache needs a fifth, and it needs one more for each draft
+token."""
 
 
 class RecurrentPool(StateCache):
@@ -84,13 +86,15 @@ class RecurrentCache(SequenceCache, StateCache):
     whose states it keeps:
 
     - the newest length, all lengths of the last decode pass, and the length before that pass;
-    - the end of the prompt, and a length at least `TAIL` tokens before the end.
+    - the end of the prompt, and a length at least `PROMPT_TAIL` tokens before the end.
 
-    Each kept length has a place of B consecutive slots. A pass loads one place and saves to free
-    places, so that a native primitive can write in place and the state before the pass stays.
+    The states of all B sequences after one length are a snapshot, which has B consecutive slots:
+    snapshot i has the slots from i * B on. A pass loads one snapshot and saves to free ones, so
+    that a native primitive can write in place and the state before the pass stays.
     """
 
-    __slots__ = ("_conv", "_offset", "_places", "_prompt", "_rows", "_state")  # as `TokenBuffer`
+    # Without a dict, as `TokenBuffer`.
+    __slots__ = ("_conv", "_offset", "_prompt_lengths", "_rows", "_snapshots", "_state")
 
     def __init__(self) -> None:
         """Make an empty cache. The first pass determines shape and dtype."""
@@ -98,8 +102,8 @@ class RecurrentCache(SequenceCache, StateCache):
         self._rows = 0
         self._conv: Float[mx.array, "P inputs C"] | None = None
         self._state: Float32[mx.array, "P Hv Dv Dk"] | None = None
-        self._places: dict[int, int] = {}  # by length, the place of the state after so many tokens
-        self._prompt: tuple[int, ...] = ()  # the lengths of the prompt that are kept
+        self._snapshots: dict[int, int] = {}  # by length, the number of its snapshot
+        self._prompt_lengths: tuple[int, ...] = ()  # the kept lengths of the prompt
 
     @property
     def offset(self) -> int:
@@ -114,18 +118,19 @@ class RecurrentCache(SequenceCache, StateCache):
     def slots_and_table(
         self, batch: Batch, shape: StateShape
     ) -> tuple[Float[mx.array, "P inputs C"], Float32[mx.array, "P Hv Dv Dk"], StateTable]:
-        """Return all slots, and a table that saves the states to keep in free places."""
+        """Return all slots, and a table that saves new snapshots to free slots."""
         lengths = self._lengths_to_save(batch)
-        held = {self._places[n] for n in (*self._prompt, self._offset) if n in self._places}
-        free = [place for place in range(len(held) + len(lengths)) if place not in held]
-        saves = tuple(zip(lengths, free, strict=False))
-        places = 1 + max([*held, *(place for _, place in saves)], default=0)
-        conv, state = self._slots(places, batch, shape)
+        kept_lengths = (*self._prompt_lengths, self._offset)
+        used = {self._snapshots[n] for n in kept_lengths if n in self._snapshots}
+        free = [number for number in range(len(used) + len(lengths)) if number not in used]
+        new = tuple(zip(lengths, free, strict=False))
+        count = 1 + max([*used, *(number for _, number in new)], default=0)
+        conv, state = self._slots(count, batch, shape)
         table = _table(
             batch.rows,
             batch.length,
-            self._places.get(self._offset),
-            tuple((length - self._offset, place) for length, place in saves),
+            self._snapshots.get(self._offset),
+            tuple((length - self._offset, number) for length, number in new),
             state.shape[0],
         )
         return conv, state, table
@@ -145,38 +150,39 @@ class RecurrentCache(SequenceCache, StateCache):
         rows = len(table.load_slots)
         length = table.cu_seqlens[1] if rows else 0  # of row 0; all rows have equal lengths
         end = self._offset + length
-        saved = {
+        new = {
             self._offset + token + 1: slot // rows
             for token, slot in table.save_pairs
             if token < length
         }
-        self._places = {n: p for n, p in self._places.items() if p not in saved.values()}
+        overwritten = set(new.values())
+        self._snapshots = {n: i for n, i in self._snapshots.items() if i not in overwritten}
         self._rows = rows
         self._conv, self._state = conv, state
-        self._places = self._places | saved
-        if phase == "prefill" and saved:
-            known = [n for n in (*self._prompt, *saved) if n <= end - TAIL]
-            self._prompt = (*([max(known)] if known else []), end)
+        self._snapshots = self._snapshots | new
+        if phase == "prefill" and new:
+            before_tail = [n for n in (*self._prompt_lengths, *new) if n <= end - PROMPT_TAIL]
+            self._prompt_lengths = (*([max(before_tail)] if before_tail else []), end)
         self._offset = end
 
     def can_trim(self, length: int) -> bool:
         """Return True if the cache keeps the state after `length` tokens."""
-        return length in (0, self._offset) or length in self._places
+        return length in (0, self._offset) or length in self._snapshots
 
     def trimmable(self, length: int) -> int:
         """Return the longest kept length of at most `length` tokens."""
-        return max((n for n in (*self._places, self._offset) if n <= length), default=0)
+        return max((n for n in (*self._snapshots, self._offset) if n <= length), default=0)
 
     def trim(self, length: int) -> None:
         """Go back to the state after `length` tokens."""
         if not self.can_trim(length):
             raise ValueError(
-                f"length: expected 0 or one of {sorted(self._places)}, whose states are kept, "
+                f"length: expected 0 or one of {sorted(self._snapshots)}, whose states are kept, "
                 f"got {length}"
             )
         self._offset = length
-        self._places = {n: place for n, place in self._places.items() if n <= length}
-        self._prompt = tuple(n for n in self._prompt if n <= length)
+        self._snapshots = {n: i for n, i in self._snapshots.items() if n <= length}
+        self._prompt_lengths = tuple(n for n in self._prompt_lengths if n <= length)
 
     def fork(self) -> RecurrentCache:
         """Return a second cache with the same states."""
@@ -184,7 +190,7 @@ class RecurrentCache(SequenceCache, StateCache):
         fork._offset, fork._rows = self._offset, self._rows
         fork._conv = None if self._conv is None else alias(self._conv)
         fork._state = None if self._state is None else alias(self._state)
-        fork._places, fork._prompt = dict(self._places), self._prompt
+        fork._snapshots, fork._prompt_lengths = dict(self._snapshots), self._prompt_lengths
         return fork
 
     def _lengths_to_save(self, batch: Batch) -> list[int]:
@@ -194,14 +200,14 @@ class RecurrentCache(SequenceCache, StateCache):
             return []
         if batch.phase == "decode":
             return list(range(start + 1, end + 1))
-        border = (end - TAIL) // BORDER * BORDER
-        return [border, end] if border > start else [end]
+        before_tail = (end - PROMPT_TAIL) // SNAPSHOT_ALIGNMENT * SNAPSHOT_ALIGNMENT
+        return [before_tail, end] if before_tail > start else [end]
 
     def _slots(
-        self, places: int, batch: Batch, shape: StateShape
+        self, snapshots: int, batch: Batch, shape: StateShape
     ) -> tuple[Float[mx.array, "P inputs C"], Float32[mx.array, "P Hv Dv Dk"]]:
-        """Return the slots of both parts, at least `places` places of B slots."""
-        conv, state = shape.slots(max(places, PLACES) * batch.rows)
+        """Return the slots of both parts, for `snapshots` or more snapshots of B slots."""
+        conv, state = shape.slots(max(snapshots, INITIAL_SNAPSHOTS) * batch.rows)
         if self._conv is None or self._state is None:
             return conv, state
         if batch.rows != self._rows:
@@ -220,15 +226,15 @@ class RecurrentCache(SequenceCache, StateCache):
 
 @functools.lru_cache(maxsize=64)
 def _table(
-    rows: int, length: int, load: int | None, saves: Sequence[tuple[int, int]], num_slots: int
+    rows: int, length: int, load: int | None, save: Sequence[tuple[int, int]], num_slots: int
 ) -> StateTable:
     """Make the table of a pass. The layers of a model share it, because their arguments are equal.
 
     Args:
         rows: number of sequences, B.
         length: number of new tokens of each sequence.
-        load: the place that is loaded; None for empty texts.
-        saves: pairs of a number of new tokens and the place for the state after them.
+        load: the number of the snapshot that is loaded; None for empty texts.
+        save: pairs of a number of new tokens and the number of the snapshot after them.
         num_slots: number of slots.
     """
     return StateTable.of(
@@ -236,7 +242,7 @@ def _table(
             (
                 NO_STATE if load is None else load * rows + row,
                 length,
-                {n: place * rows + row for n, place in saves},
+                {n: number * rows + row for n, number in save},
             )
             for row in range(rows)
         ],
