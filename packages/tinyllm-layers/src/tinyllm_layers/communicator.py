@@ -49,8 +49,12 @@ class Communicator:
         """Send `h`, the output of the last layer of this process, to the next process.
 
         Returns:
-            The output of the last process, on every process.
+            `h`, for `broadcast_last`. The graph of the result contains the send.
         """
+        return h
+
+    def broadcast_last(self, h: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:
+        """Return the array `h` of the last process, on every process."""
         return h
 
 
@@ -98,15 +102,22 @@ class RankCommunicator(Communicator):
         return mx.distributed.recv_like(h, self.rank - 1, group=self._group)
 
     def send(self, h: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:
-        """Send `h` to the next process; return the output of the last process.
+        """Send `h` to the next process when the result is evaluated, except on the last process."""
+        if self.rank == self.size - 1:
+            return h
+        sent = mx.distributed.send(h, self.rank + 1, group=self._group)
+        (h,) = mx.depends([h], [sent])
+        return h
 
-        The graph is evaluated at once, because the next process waits for `h` even if this process
-        does not need the result.
+    def broadcast_last(self, h: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:
+        """Return the array `h` of the last process, on every process.
+
+        The graph of `h` is evaluated at once. The other processes wait for its sends and for this
+        broadcast, even if this process does not need the result.
         """
         if self.rank < self.size - 1:
-            sent = mx.distributed.send(h, self.rank + 1, group=self._group)
-            # Only the last process adds its output to the sum below; the others add zeros.
-            (h,) = mx.depends([mx.zeros_like(h)], [sent])
+            # Only the last process adds its array to the sum below; the others add zeros.
+            (h,) = mx.depends([mx.zeros_like(h)], [h])
         last = self.all_reduce(h)
         mx.async_eval(last)
         return last

@@ -116,8 +116,10 @@ class Qwen:
         """
         # In float formats, a scale is one byte and determines no dtype, so the embedding returns
         # float32.
-        h = self.groups.pipeline.recv(self.embed_tokens(tokens).astype(self.dtype))
-        return self.groups.pipeline.send(self.stack(h, batch, self.layer_caches(caches)))
+        pipeline = self.groups.pipeline
+        h = pipeline.recv(self.embed_tokens(tokens).astype(self.dtype))
+        h = self.stack(h, batch, self.layer_caches(caches))
+        return pipeline.broadcast_last(pipeline.send(h))
 
     def draft(
         self,
