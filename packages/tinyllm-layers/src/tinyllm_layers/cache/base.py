@@ -1,4 +1,4 @@
-"""The interfaces of caches: what a layer keeps of earlier tokens."""
+"""The interfaces of caches, which keep the earlier tokens of a text for a layer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tinyllm_layers.cache.loan import Loan
 
 
 class LayerCache(ABC):
-    """What one layer keeps of earlier tokens.
+    """Base class of the caches of one layer, which keep earlier tokens between passes.
 
     An `AttentionCache` keeps keys and values, and a `StateCache` keeps the states of a recurrent
     layer. A cache sees no weights.
