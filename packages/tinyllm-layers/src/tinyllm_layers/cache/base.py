@@ -21,7 +21,8 @@ class LayerCache(ABC):
 
     Attributes:
         lent: the loan of a stack that keeps the arrays, and the index of the cache in the loan;
-            None if the cache has its arrays. Only some classes lend.
+            None if the cache has its arrays. Only `DenseCache` and `PagedCache` lend: see
+            `tinyllm_layers.cache.loan`.
     """
 
     __slots__ = ("__weakref__",)
@@ -31,11 +32,18 @@ class LayerCache(ABC):
     @property
     @abstractmethod
     def arrays(self) -> list[mx.array]:
-        """The stored arrays, to be evaluated at the end of a prefill chunk."""
+        """The stored arrays, to be evaluated at the end of a prefill chunk.
+
+        If a stack keeps the arrays (`lent`), reading the property takes them back. This ends the
+        loan of all caches of the stack, and waits for the device.
+        """
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the allocated arrays, unused capacity included."""
+        """Bytes of the allocated arrays, unused capacity included.
+
+        Lent arrays are taken back, which waits for the device: see `arrays`.
+        """
         return sum(array.nbytes for array in self.arrays)
 
 

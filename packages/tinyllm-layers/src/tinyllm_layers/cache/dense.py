@@ -43,8 +43,8 @@ class DenseCache(KVCache):
 
     @property
     def arrays(self) -> list[mx.array]:
-        """The array of keys and values."""
-        return self._tokens.arrays
+        """The array of keys and values. See `LayerCache.arrays` for a cache that is lent."""
+        return self._take_back().arrays
 
     def update(
         self,
@@ -52,9 +52,10 @@ class DenseCache(KVCache):
         v: Float[mx.array, "B Hkv L D"],
     ) -> tuple[Float[mx.array, "B Hkv S D"], Float[mx.array, "B Hkv S D"]]:
         """Append keys and values, and return the keys and values of all tokens."""
-        check_appended(k, v, self._shape, self._tokens.dtype)
+        buffer = self._take_back()
+        check_appended(k, v, _keys_shape(buffer), buffer.dtype)
         self.commit(self._extended(k, v), k.shape[2])
-        filled = self._tokens.filled
+        filled = buffer.filled
         return filled[:, 0], filled[:, 1]
 
     def attend(
@@ -67,7 +68,8 @@ class DenseCache(KVCache):
         ops: OpSet,
     ) -> Float[mx.array, "B H L D"]:
         """Append k and v, and attend causally to all tokens."""
-        check_new_tokens(q, k, v, (batch.rows, batch.length), self._shape, self._tokens.dtype)
+        buffer = self._take_back()
+        check_new_tokens(q, k, v, (batch.rows, batch.length), _keys_shape(buffer), buffer.dtype)
         array, seen = self._extended(k, v), slice(self.offset + k.shape[2])
         # A single query is the last token. It sees every key and needs no mask.
         mask = "causal" if q.shape[2] > 1 else None
@@ -92,14 +94,16 @@ class DenseCache(KVCache):
         Raises:
             ValueError: if shape or dtype differ from the stored tokens.
         """
-        return self._tokens.reserve(new_shape, dtype)
+        return self._take_back().reserve(new_shape, dtype)
 
     def commit(self, array: Float[mx.array, "B 2 Hkv capacity D"], count: int) -> None:
         """Replace the array by an updated array, which holds `count` more tokens."""
-        self._tokens.commit(array, count)
+        self._take_back().commit(array, count)
 
     def lend(self, loan: TokenLoan[mx.array], index: int) -> None:
         """Leave the array to a stack, which got it by `reserve`, until the array is needed here.
+
+        See `tinyllm_layers.cache.loan`.
 
         Args:
             loan: the loan. It counts the tokens of the passes since `reserve`.
@@ -122,35 +126,28 @@ class DenseCache(KVCache):
             loan, index = self.lent
             loan.trim(index, length)
         else:
-            self._tokens.trim(length)
+            self._take_back().trim(length)
 
     def fork(self) -> DenseCache:
         """Return a second cache with the same tokens."""
         fork = DenseCache()
-        fork._buffer = self._tokens.fork()
+        fork._buffer = self._take_back().fork()
         return fork
 
-    @property
-    def _tokens(self) -> TokenBuffer:
-        """The buffer with its array, which is taken back if it is lent."""
+    def _take_back(self) -> TokenBuffer:
+        """Return the buffer with its array. If the array is lent, end the loan: see `Loan`."""
         if self.lent is not None:
             loan, index = self.lent
             self._buffer.take_back(loan.take(index), loan.offset(index))
             self.lent = None
         return self._buffer
 
-    @property
-    def _shape(self) -> tuple[int, ...] | None:
-        """The shape `B Hkv capacity D` of the stored keys; None before the first tokens."""
-        shape = self._tokens.shape
-        return None if shape is None else (shape[0], *shape[2:])
-
     def _extended(
         self, k: Float[mx.array, "B Hkv L D"], v: Float[mx.array, "B Hkv L D"]
     ) -> Float[mx.array, "B 2 Hkv capacity D"]:
         """Return an updated array in which k and v are appended."""
         rows, *rest = k.shape
-        array = alias(self._tokens.reserve((rows, 2, *rest), k.dtype))
+        array = alias(self._take_back().reserve((rows, 2, *rest), k.dtype))
         new = slice(self.offset, self.offset + k.shape[2])
         array[:, 0, :, new] = k
         array[:, 1, :, new] = v
@@ -282,6 +279,12 @@ class TokenBuffer:
             return present
         wanted = max(end, self.expected_length, present + present // 4)
         return -(-wanted // CAPACITY_STEP) * CAPACITY_STEP
+
+
+def _keys_shape(buffer: TokenBuffer) -> tuple[int, ...] | None:
+    """Return the shape `B Hkv capacity D` of the keys in a buffer; None before the first tokens."""
+    shape = buffer.shape
+    return None if shape is None else (shape[0], *shape[2:])
 
 
 def alias(x: Shaped[mx.array, "..."]) -> Shaped[mx.array, "..."]:

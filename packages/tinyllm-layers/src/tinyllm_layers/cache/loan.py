@@ -1,4 +1,10 @@
-"""Loans: the arrays of caches that a stack keeps between its passes."""
+"""Loans: the arrays of caches that a stack keeps between its passes.
+
+A native stack saves the time of making Python and MLX objects of every cache for every token. The
+first pass of a loan takes the arrays (`lend` of a cache). A cache takes them back (`_take_back`)
+when they are read or changed. docs/kernels/stack.md describes the native side and measures loans.
+The stack with loans is `tinyllm_kernels.cpu.loans`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +19,8 @@ class Loan(ABC, Generic[Stored_co]):
 
     `LayerStack` asks every cache for its arrays and hands updated arrays back, token after token.
     The stack of a backend may keep the arrays instead, until they are needed outside of the stack.
-    A cache takes its arrays back when they are read or changed, which ends the loan of all caches.
+    A cache takes its arrays back when they are read or changed. This ends the loan of all caches
+    and waits for the device.
     """
 
     @abstractmethod

@@ -74,18 +74,18 @@ class PagedCache(AttentionCache):
 
     @property
     def arrays(self) -> list[mx.array]:
-        """The arrays of all pages."""
-        return [array for pages in (self.keys, self.values) for array in _arrays(pages)]
+        """The arrays of all pages. See `LayerCache.arrays` for a cache that is lent."""
+        return [array for pages in self._take_back() for array in _arrays(pages)]
 
     @property
     def keys(self) -> Weight:
-        """The pages of keys, `P Hkv page D`, dense or quantized."""
-        return self._pages[0]
+        """The pages of keys, `P Hkv page D`, dense or quantized. Lent pages are taken back."""
+        return self._take_back()[0]
 
     @property
     def values(self) -> Weight:
-        """The pages of values, `P Hkv page D`, dense or quantized."""
-        return self._pages[1]
+        """The pages of values, `P Hkv page D`, dense or quantized. Lent pages are taken back."""
+        return self._take_back()[1]
 
     def attend(
         self,
@@ -119,6 +119,8 @@ class PagedCache(AttentionCache):
 
     def lend(self, loan: Loan[tuple[Weight, Weight]], index: int) -> None:
         """Leave the pages to a stack until they are needed here.
+
+        See `tinyllm_layers.cache.loan`.
 
         Args:
             loan: the loan.
@@ -157,9 +159,8 @@ class PagedCache(AttentionCache):
         mx.eval(_arrays(keys), _arrays(values))
         self.commit(_replaced(self.keys, targets, keys), _replaced(self.values, targets, values))
 
-    @property
-    def _pages(self) -> tuple[Weight, Weight]:
-        """Keys and values, which are taken back if they are lent."""
+    def _take_back(self) -> tuple[Weight, Weight]:
+        """Return keys and values. If they are lent, end the loan: see `Loan`."""
         if self.lent is not None:
             loan, index = self.lent
             self._stored, self.lent = loan.take(index), None
