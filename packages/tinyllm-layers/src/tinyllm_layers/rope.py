@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 import mlx.core as mx
 from jaxtyping import Float, Integer
 from tinyllm_ops import REFERENCE, OpSet, Positions, Yarn
-from tinyllm_ops.reference.rope import check_positions, slice_start
+from tinyllm_ops.checks import check_positions, slice_start
 
 
 @dataclass(frozen=True, eq=False)

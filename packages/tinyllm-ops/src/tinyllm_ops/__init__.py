@@ -4,14 +4,13 @@ Two OpSets implement the same contract. `REFERENCE` spells out the maths in arra
 `MLX` calls MLX's fast operations.
 """
 
-from tinyllm_ops.checks import Weight
 from tinyllm_ops.fusion import Fusion
 from tinyllm_ops.mlx import MLX
 from tinyllm_ops.opset import Mask, OpSet, Positions
 from tinyllm_ops.page_table import PageTable
 from tinyllm_ops.phase import Phase, phase_of
 from tinyllm_ops.quantization.quantize import quantize
-from tinyllm_ops.quantization.tensor import QuantizedTensor, dequantize
+from tinyllm_ops.quantization.tensor import QuantizedTensor, Weight, dequantize
 from tinyllm_ops.reference import REFERENCE
 from tinyllm_ops.reference.attention import (
     causal_mask,

@@ -2,7 +2,8 @@
 
 An `OpSet` may compute an op in any way, but all OpSets accept the same arguments. The reference
 and the fast implementations call these checks, so that a mistake gives one message everywhere.
-Every check raises ValueError and names the argument.
+Every check raises ValueError and names the argument. The ops of recurrent layers have theirs in
+`tinyllm_ops.recurrent_checks`.
 """
 
 from __future__ import annotations
@@ -10,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import mlx.core as mx
+from jaxtyping import Integer
 
+from tinyllm_ops.opset import Positions
 from tinyllm_ops.page_table import PageTable
-from tinyllm_ops.quantization.tensor import QuantizedTensor, check_format
-from tinyllm_ops.state_table import StateTable
-
-Weight = mx.array | QuantizedTensor
-"""The weight of a projection, or stored keys or values: dense, or packed in a few bits."""
+from tinyllm_ops.quantization.tensor import Weight, check_format
 
 
 def require_floating(name: str, x: mx.array) -> None:
@@ -157,82 +156,55 @@ def check_rope(x: mx.array, base: float, dims: int | None = None) -> None:
         raise ValueError(f"base: expected a number above 0, got {base}")
 
 
-def check_causal_conv(
-    x: mx.array, weight: mx.array, slots: mx.array, state_table: StateTable
-) -> None:
-    """Require x `T C`, weight `C K` and slots `P K-1 C` of one dtype.
+def position_array(
+    positions: Positions, batch: int, length: int
+) -> Integer[mx.array, "rows {length}"]:
+    """Return positions as integers: `1 L` if all rows share them, otherwise `B L`.
 
-    T and P must equal the number of tokens and the number of slots of the state table.
+    Args:
+        positions: `slice(5, 10)` puts token 0 of every row at position 5. An integer array has
+            shape `L`, `1 L` or `B L`.
+        batch: number of rows, B.
+        length: tokens per row, L.
+
+    Raises:
+        ValueError: if a slice does not cover exactly L positions from 0 on, or an array has another
+            shape or dtype.
     """
-    require_floating("x", x)
-    require_rank("x", x, "T C")
-    require_rank("weight", weight, "C K")
-    tokens, channels = x.shape
-    kernel = weight.shape[1]
-    require_shape("weight", weight, (channels, kernel))
-    if kernel < 2:
-        raise ValueError(f"weight: expected at least 2 weights per channel, got {kernel}")
-    require_shape("slots", slots, (state_table.num_slots, kernel - 1, channels))
-    require_dtype("weight", weight, x.dtype)
-    require_dtype("slots", slots, x.dtype)
-    _require_tokens("x", tokens, state_table)
+    check_positions(positions)
+    if isinstance(positions, slice):
+        start = slice_start(positions, length)
+        return mx.arange(start, start + length)[None]
+    if not mx.issubdtype(positions.dtype, mx.integer):
+        raise ValueError(f"positions: expected an integer dtype, got {positions.dtype}")
+    if tuple(positions.shape) not in ((length,), (1, length), (batch, length)):
+        raise ValueError(
+            f"positions: expected shape {(length,)} or {(batch, length)}, "
+            f"got {tuple(positions.shape)}"
+        )
+    return positions.reshape(-1, length) if length else mx.zeros((1, 0), mx.int32)
 
 
-def check_gated_delta(
-    q: mx.array,
-    k: mx.array,
-    v: mx.array,
-    a: mx.array,
-    b: mx.array,
-    a_log: mx.array,
-    dt_bias: mx.array,
-    slots: mx.array,
-    state_table: StateTable,
-) -> None:
-    """Require q and k `T Hk Dk`, v `T Hv Dv`, a and b `T Hv`, and slots `P Hv Dv Dk` in float32.
+def check_positions(positions: object) -> None:
+    """Raise ValueError unless `positions` is a slice or an array."""
+    if not isinstance(positions, slice | mx.array):
+        raise ValueError(
+            f"positions: expected a slice or an integer array, got {positions!r}: "
+            "`slice(3, 3 + L)` starts at 3"
+        )
 
-    q, k, v, a and b have one dtype, a_log `Hv` is float32, and dt_bias `Hv` is floating. Hv must be
-    a multiple of Hk. T and P must equal the tokens and the slots of the state table.
+
+def slice_start(positions: slice, length: int) -> int:
+    """Return the first of the `length` positions of a slice.
+
+    Raises:
+        ValueError: if the slice has a step, starts below 0 or has another length.
     """
-    require_floating("q", q)
-    require_rank("q", q, "T Hk Dk")
-    require_rank("v", v, "T Hv Dv")
-    tokens, key_heads, key_dim = q.shape
-    value_heads, value_dim = v.shape[1:]
-    for name, x, shape in (
-        ("k", k, q.shape),
-        ("v", v, (tokens, value_heads, value_dim)),
-        ("a", a, (tokens, value_heads)),
-        ("b", b, (tokens, value_heads)),
-    ):
-        require_shape(name, x, shape)
-        require_dtype(name, x, q.dtype)
-    if key_heads == 0 or value_heads % key_heads:
-        raise ValueError(
-            f"v: expected a multiple of {key_heads} key heads, got {value_heads} value heads"
-        )
-    require_shape("a_log", a_log, (value_heads,))
-    require_dtype("a_log", a_log, mx.float32)
-    require_shape("dt_bias", dt_bias, (value_heads,))
-    require_floating("dt_bias", dt_bias)
-    require_shape("slots", slots, (state_table.num_slots, value_heads, value_dim, key_dim))
-    require_dtype("slots", slots, mx.float32)
-    _require_tokens("q", tokens, state_table)
-
-
-def check_gated_rms_norm(x: mx.array, gate: mx.array, weight: mx.array, eps: float) -> None:
-    """Require x and gate `*batch D`, weight `D`, one dtype, and an eps that is not negative."""
-    check_rms_norm(x, weight, eps)
-    require_shape("gate", gate, x.shape)
-    require_dtype("gate", gate, x.dtype)
-
-
-def _require_tokens(name: str, tokens: int, state_table: StateTable) -> None:
-    """Raise ValueError unless `tokens` is the number of tokens of the state table."""
-    if tokens != state_table.count:
-        raise ValueError(
-            f"{name}: expected {state_table.count} tokens, as the table has, got {tokens}"
-        )
+    start = positions.start or 0
+    stop = start + length if positions.stop is None else positions.stop
+    if start < 0 or positions.step not in (None, 1) or stop - start != length:
+        raise ValueError(f"positions: expected a slice of {length} positions, got {positions}")
+    return int(start)
 
 
 def check_simple_attention(q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None) -> None:

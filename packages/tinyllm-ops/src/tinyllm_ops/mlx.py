@@ -16,11 +16,9 @@ import mlx.core as mx
 from jaxtyping import Float, Integer
 
 from tinyllm_ops.checks import (
-    Weight,
     check_attention,
     check_embedding,
     check_expert_linear,
-    check_gated_rms_norm,
     check_linear,
     check_paged_attention,
     check_quantize,
@@ -28,17 +26,19 @@ from tinyllm_ops.checks import (
     check_rope,
     check_softmax,
     check_swiglu,
+    position_array,
+    slice_start,
 )
 from tinyllm_ops.opset import Mask, OpSet, Positions
 from tinyllm_ops.page_table import PageTable
 from tinyllm_ops.phase import Phase
 from tinyllm_ops.quantization.quantize import quantize as reference_quantize
-from tinyllm_ops.quantization.tensor import AFFINE, QuantizedTensor
+from tinyllm_ops.quantization.tensor import AFFINE, QuantizedTensor, Weight
+from tinyllm_ops.recurrent_checks import check_gated_rms_norm
 from tinyllm_ops.reference.attention import additive_mask, causal_mask
 from tinyllm_ops.reference.delta_net import causal_conv, gated_delta
 from tinyllm_ops.reference.linear import expert_linear as reference_expert_linear
 from tinyllm_ops.reference.paged_attention import attend_by_sequence
-from tinyllm_ops.reference.rope import position_array, slice_start
 from tinyllm_ops.reference.rowwise import argmax, embedding_dtype, log_probability, top_k
 from tinyllm_ops.rotary_frequencies import Yarn, rotary_frequencies
 

@@ -8,11 +8,10 @@ from typing import Protocol, runtime_checkable
 import mlx.core as mx
 from jaxtyping import Bool, Float, Float32, Int32, Integer
 
-from tinyllm_ops.checks import Weight
 from tinyllm_ops.fusion import Fusion, bind_fusions
 from tinyllm_ops.page_table import PageTable
 from tinyllm_ops.phase import Phase
-from tinyllm_ops.quantization.tensor import AFFINE, QuantizedTensor
+from tinyllm_ops.quantization.tensor import AFFINE, QuantizedTensor, Weight
 from tinyllm_ops.rotary_frequencies import Yarn
 from tinyllm_ops.state_table import StateTable
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 from jaxtyping import Float32, Int32
 from tinyllm_ops import PageTable, Positions, QuantizedTensor, Weight, Yarn
-from tinyllm_ops.reference.rope import position_array, slice_start
+from tinyllm_ops.checks import position_array, slice_start
 from tinyllm_ops.rotary_frequencies import rotary_frequencies
 
 from tinyllm_kernels.cpu.interleaved_tensor import InterleavedTensor

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 from jaxtyping import Float, Float32
 from tinyllm_ops import MLX, StateTable
-from tinyllm_ops.checks import check_causal_conv, check_gated_delta, check_gated_rms_norm
+from tinyllm_ops.recurrent_checks import check_causal_conv, check_gated_delta, check_gated_rms_norm
 
 from tinyllm_kernels import _cpu as native
 

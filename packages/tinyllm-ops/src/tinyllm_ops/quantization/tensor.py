@@ -111,6 +111,10 @@ class QuantizedTensor:
         )
 
 
+Weight = mx.array | QuantizedTensor
+"""The weight of a projection, or stored keys or values: dense, or packed in a few bits."""
+
+
 def check_format(group_size: int, bits: int, mode: str) -> None:
     """Refuse formats that MLX does not define.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import mlx.core as mx
 from jaxtyping import Bool, Float
 
-from tinyllm_ops.checks import Weight, check_attention, check_simple_attention
+from tinyllm_ops.checks import check_attention, check_simple_attention
 from tinyllm_ops.phase import Phase
-from tinyllm_ops.quantization.tensor import QuantizedTensor, dequantize
+from tinyllm_ops.quantization.tensor import QuantizedTensor, Weight, dequantize
 from tinyllm_ops.reference.rowwise import softmax
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 from jaxtyping import Float, Float32
 
-from tinyllm_ops.checks import check_causal_conv, check_gated_delta, check_gated_rms_norm
+from tinyllm_ops.recurrent_checks import check_causal_conv, check_gated_delta, check_gated_rms_norm
 from tinyllm_ops.reference.rowwise import sigmoid, silu
 from tinyllm_ops.state_table import NO_STATE, StateTable
 

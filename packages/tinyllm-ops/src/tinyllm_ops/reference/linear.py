@@ -5,9 +5,9 @@ from __future__ import annotations
 import mlx.core as mx
 from jaxtyping import Float, Integer
 
-from tinyllm_ops.checks import Weight, check_expert_linear, check_linear
+from tinyllm_ops.checks import check_expert_linear, check_linear
 from tinyllm_ops.phase import Phase
-from tinyllm_ops.quantization.tensor import QuantizedTensor, dequantize
+from tinyllm_ops.quantization.tensor import QuantizedTensor, Weight, dequantize
 
 
 def linear(

@@ -8,11 +8,11 @@ from dataclasses import replace
 import mlx.core as mx
 from jaxtyping import Float
 
-from tinyllm_ops.checks import Weight, check_paged_attention, check_write_pages
+from tinyllm_ops.checks import check_paged_attention, check_write_pages
 from tinyllm_ops.opset import Attention
 from tinyllm_ops.page_table import PageTable
 from tinyllm_ops.phase import Phase
-from tinyllm_ops.quantization.tensor import QuantizedTensor
+from tinyllm_ops.quantization.tensor import QuantizedTensor, Weight
 from tinyllm_ops.reference.attention import scaled_dot_product_attention_grouped
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import mlx.core as mx
-from jaxtyping import Float, Integer
+from jaxtyping import Float
 
-from tinyllm_ops.checks import check_rope
+from tinyllm_ops.checks import check_rope, position_array
 from tinyllm_ops.opset import OpSet, Positions
 from tinyllm_ops.rotary_frequencies import Yarn, rotary_frequencies
 
@@ -100,54 +100,3 @@ def norm_rope(
     if weight is not None:
         x = ops.rms_norm(x, weight, eps)
     return ops.rope(x, positions, base, traditional, scaling, dims).swapaxes(1, 2)
-
-
-def position_array(
-    positions: Positions, batch: int, length: int
-) -> Integer[mx.array, "rows {length}"]:
-    """Return positions as integers: `1 L` if all rows share them, otherwise `B L`.
-
-    Args:
-        positions: `slice(5, 10)` puts token 0 of every row at position 5. An integer array has
-            shape `L`, `1 L` or `B L`.
-        batch: number of rows, B.
-        length: tokens per row, L.
-
-    Raises:
-        ValueError: if a slice does not cover exactly L positions from 0 on, or an array has another
-            shape or dtype.
-    """
-    check_positions(positions)
-    if isinstance(positions, slice):
-        start = slice_start(positions, length)
-        return mx.arange(start, start + length)[None]
-    if not mx.issubdtype(positions.dtype, mx.integer):
-        raise ValueError(f"positions: expected an integer dtype, got {positions.dtype}")
-    if tuple(positions.shape) not in ((length,), (1, length), (batch, length)):
-        raise ValueError(
-            f"positions: expected shape {(length,)} or {(batch, length)}, "
-            f"got {tuple(positions.shape)}"
-        )
-    return positions.reshape(-1, length) if length else mx.zeros((1, 0), mx.int32)
-
-
-def check_positions(positions: object) -> None:
-    """Raise ValueError unless `positions` is a slice or an array."""
-    if not isinstance(positions, slice | mx.array):
-        raise ValueError(
-            f"positions: expected a slice or an integer array, got {positions!r}: "
-            "`slice(3, 3 + L)` starts at 3"
-        )
-
-
-def slice_start(positions: slice, length: int) -> int:
-    """Return the first of the `length` positions of a slice.
-
-    Raises:
-        ValueError: if the slice has a step, starts below 0 or has another length.
-    """
-    start = positions.start or 0
-    stop = start + length if positions.stop is None else positions.stop
-    if start < 0 or positions.step not in (None, 1) or stop - start != length:
-        raise ValueError(f"positions: expected a slice of {length} positions, got {positions}")
-    return int(start)

@@ -6,7 +6,6 @@ import mlx.core as mx
 from jaxtyping import Float, Float32, Int32, Integer
 
 from tinyllm_ops.checks import (
-    Weight,
     check_embedding,
     check_log_probability,
     check_rms_norm,
@@ -16,7 +15,7 @@ from tinyllm_ops.checks import (
     check_top_k,
     require_floating,
 )
-from tinyllm_ops.quantization.tensor import QuantizedTensor, dequantize
+from tinyllm_ops.quantization.tensor import QuantizedTensor, Weight, dequantize
 
 _SUM_BLOCK = 512
 

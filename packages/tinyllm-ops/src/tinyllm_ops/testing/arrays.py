@@ -8,8 +8,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from tinyllm_ops.checks import Weight
-from tinyllm_ops.quantization.tensor import QuantizedTensor
+from tinyllm_ops.quantization.tensor import QuantizedTensor, Weight
 from tinyllm_ops.testing import oracle
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops import StateTable
-from tinyllm_ops.checks import check_causal_conv
+from tinyllm_ops.recurrent_checks import check_causal_conv
 
 from tinyllm_kernels.metal.kernel import Kernel
 from tinyllm_kernels.metal.state_slots import state_slots

@@ -17,7 +17,7 @@ from __future__ import annotations
 import mlx.core as mx
 from jaxtyping import Float, Float32
 from tinyllm_ops import StateTable
-from tinyllm_ops.checks import check_gated_delta
+from tinyllm_ops.recurrent_checks import check_gated_delta
 
 from tinyllm_kernels.metal.kernel import SIMD, Kernel
 from tinyllm_kernels.metal.state_slots import state_slots

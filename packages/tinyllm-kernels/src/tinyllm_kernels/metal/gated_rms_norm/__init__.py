@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import mlx.core as mx
 from jaxtyping import Float
-from tinyllm_ops.checks import check_gated_rms_norm
+from tinyllm_ops.recurrent_checks import check_gated_rms_norm
 
 from tinyllm_kernels.metal.kernel import SIMD, Kernel
 

@@ -18,8 +18,7 @@ import functools
 import mlx.core as mx
 from jaxtyping import Float, Float32, Int32
 from tinyllm_ops import Positions, Yarn
-from tinyllm_ops.checks import check_rms_norm, check_rope
-from tinyllm_ops.reference.rope import position_array, slice_start
+from tinyllm_ops.checks import check_rms_norm, check_rope, position_array, slice_start
 from tinyllm_ops.rotary_frequencies import rotary_frequencies
 
 from tinyllm_kernels.metal.kernel import SIMD, Kernel
