@@ -42,12 +42,12 @@ def test_the_jobs_of_a_change_have_all_steps_once(ci: ModuleType) -> None:
     assert sorted(named) == sorted(ci.table(nightly=False))
 
 
-def test_a_failed_step_is_told_and_the_others_are_run(ci: ModuleType) -> None:
+def test_a_failed_step_is_told_and_the_others_are_run(ci: ModuleType, tmp_path: Path) -> None:
     steps = {
         "first": ci.Step("echo one\nfalse | true\necho two"),
         "second": ci.Step("echo three"),
     }
-    outcomes = {outcome.name: outcome for outcome in ci.Runner().run(steps, 1)}
+    outcomes = {outcome.name: outcome for outcome in ci.Runner(tmp_path).run(steps, 1)}
     assert outcomes["first"].failed
     assert outcomes["first"].output == "one\n"
     assert not outcomes["second"].failed

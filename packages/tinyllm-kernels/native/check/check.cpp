@@ -15,10 +15,10 @@
 #include "dispatch/kernels.h"
 
 namespace tinyllm::amx {
-extern const Kernels kernels;
+extern const Kernels kernels __attribute__((weak));
 }
 namespace tinyllm::avx512bf16 {
-extern const Kernels kernels;
+extern const Kernels kernels __attribute__((weak));
 }
 
 namespace {
@@ -126,7 +126,7 @@ void check_all(const Kernels& kernels) {
   check_subnormals(kernels);
 }
 
-// The kernels named `name`, or null if this machine cannot run them.
+// The kernels named `name`, or null if this machine cannot run them or the build left them out.
 const Kernels* find(std::string_view name) {
   for (const Kernels* kernels : tiers()) {
     if (kernels->name == name) return kernels;

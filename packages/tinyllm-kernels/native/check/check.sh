@@ -3,7 +3,8 @@
 # with the thread sanitizer. With `apt-get install g++-aarch64-linux-gnu qemu-user`, check.cpp is
 # also built for aarch64 and run under qemu. TINYLLM_TEST_TIERS=all checks all instruction sets, and
 # AMX with the tiles of this machine and undefined behavior too. The default compiles, and does not
-# run, some that have most of their code in common with a faster one.
+# run, those that this machine lacks, and some that have most of their code in common with a faster
+# one.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -42,6 +43,8 @@ on_all_cores() { xargs -P "$(nproc)" -L 1 env; }
 # The instruction sets of an architecture, one a line: name, then flags. `tiers ARCHITECTURE` are those
 # that are checked, `tiers_left_out ARCHITECTURE` the others.
 left_out='^(x86_64 avx512|x86_64 avx512vnni|x86_64 portable|aarch64 neon|aarch64 portable)( |$)'
+# The same for those that this machine cannot run.
+grep -qw avx512_bf16 /proc/cpuinfo || left_out=${left_out/|x86_64 portable/|x86_64 (portable|amx|avx512bf16)}
 [ "${TINYLLM_TEST_TIERS:-}" != all ] || left_out='^$'
 all_tiers() { sed -n "s/^\(any\|$1\) /$1 /p" dispatch/tiers.txt; }
 tiers() { all_tiers "$1" | grep -Ev "$left_out" | cut -d " " -f 2-; }
@@ -105,18 +108,18 @@ host=$(uname -m)
 check_build "$host" "$compiler" "${sanitizers[@]}" > "$scratch/compilations"
 tiers "$host" | while read -r name _; do echo "$scratch/$host/check $name"; done > "$scratch/checks"
 
-# Only these files have instructions of AMX. They are compiled for them, and a second program runs them
-# if all instruction sets are checked and the machine has AMX.
+# Only these files have instructions of AMX. They are compiled for them if the check has the model, and
+# a second program runs them if all instruction sets are checked and the machine has AMX.
 tile_sources=(matmul/{integer_part,byte_part,linear}.cpp attention/prefill.cpp attention/tile_prefill.cpp)
 tiles=
+tile_flags=$(tiers "$host" | sed -n "s/^amx //p")
 if [ "${TINYLLM_TEST_TIERS:-}" = all ] && grep -qw amx_bf16 /proc/cpuinfo; then
   tiles=$scratch/tiles
   echo "$tiles/check amx" >> "$scratch/checks"
   echo "amx is checked with its software model and with the tiles of this machine"
-else
+elif [ -n "$tile_flags" ]; then
   echo "amx is checked with its software model"
 fi
-tile_flags=$(all_tiers "$host" | sed -n "s/^$host amx //p")
 if [ -n "$tile_flags" ]; then
   mkdir "$scratch/tiles"
   for source in "${tile_sources[@]}"; do
