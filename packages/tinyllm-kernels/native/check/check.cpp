@@ -14,6 +14,7 @@
 #include "check/checks.h"
 #include "dispatch/kernels.h"
 
+// Weak, as in tiers.cpp: a build may leave an instruction set out.
 namespace tinyllm::amx {
 extern const Kernels kernels __attribute__((weak));
 }
