@@ -23,8 +23,3 @@ def test_a_list_error_names_the_given_form(
 ) -> None:
     response = httpx.post(f"{pico.url}{path}", json=body)
     assert response.json()["error"]["message"].startswith(message)
-
-
-def test_a_field_that_is_null_is_left_out(pico: Server) -> None:
-    body = {"messages": None, "prompt": "a"}
-    assert httpx.post(f"{pico.url}/tokenize", json=body).status_code == 200

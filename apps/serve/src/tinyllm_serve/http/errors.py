@@ -26,6 +26,11 @@ RETRY_AFTER_UNAVAILABLE = 5
 """Seconds after which a client may retry: the time in which a server or a replica restarts."""
 
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
+_CODES = {
+    "missing": "missing_parameter",
+    "extra_forbidden": "unknown_parameter",
+    "unsupported_parameter": "unsupported_parameter",
+}
 _NO_OBJECT = ("missing", "model_type", "model_attributes_type", "dict_type")
 """Kinds of errors of a body that is no object."""
 
@@ -161,7 +166,7 @@ def _validation_error(error: RequestValidationError) -> ApiError:
         reason = reason.removeprefix(f"{param}: ")
     if unknown:
         reason = "this server does not know this field"
-    code = "unknown_parameter" if unknown else "missing_parameter" if missing else "invalid_value"
+    code = _CODES.get(first["type"], "invalid_value")
     return ApiError(400, f"{param}: {reason}" if param else reason, param=param, code=code)
 
 

@@ -1,9 +1,20 @@
 """Bases of request bodies, and the token counts that responses share."""
 
-from collections.abc import Sequence
-from typing import Annotated, Literal, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationError,
+    WrapValidator,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 from tinyllm_engine import Usage
 
 from tinyllm_serve.protocol.input_size import is_larger
@@ -28,6 +39,9 @@ have an error for each item, of about 1 kB and 10 us."""
 
 DictOf = Annotated[dict[str, T], Field(fail_fast=True)]
 """A dictionary whose validation stops at the first wrong value."""
+
+UNSUPPORTED = "unsupported_parameter"
+"""The kind of the errors of `Strict.unsupported`, and their code."""
 
 MAX_SCHEMA = 1 << 18
 """The most characters of a JSON schema. The engine compiles no longer ones."""
@@ -55,12 +69,33 @@ EndUser = Annotated[
 ]
 
 
+Empty = Annotated[list[object], Field(max_length=0)]
+"""A list without items, which SDKs add to messages that they send back."""
+
+
+def expect(message: str) -> WrapValidator:
+    """Return the annotation of a field that accepts few values, with the message for all others."""
+
+    def check(value: object, handler: Callable[[object], object]) -> object:
+        try:
+            return handler(value)
+        except ValidationError:
+            raise ValueError(message) from None
+
+    return WrapValidator(check)
+
+
 class Strict(BaseModel):
     """A strict object: no unknown fields, no conversion of types, no NaN.
 
     A field of any name may be null, which means the same as leaving it out. Clients that convert an
     answer to a dictionary and send it back include all of OpenAI's fields, most of them null.
+
+    Attributes:
+        unsupported: fields of other servers that this server refuses, each with the reason.
     """
+
+    unsupported: ClassVar[Mapping[str, str]] = {}
 
     model_config = ConfigDict(
         extra="forbid",
@@ -75,12 +110,36 @@ class Strict(BaseModel):
         if not isinstance(body, dict):
             return body
         names = {field.alias or name for name, field in cls.model_fields.items()}
-        kept = {name: body[name] for name in names if name in body}
+        kept = {name: body[name] for name in names if body.get(name) is not None}
         for name, value in body.items():
             if value is not None and name not in names:
+                if name in cls.unsupported:
+                    # pydantic takes braces of the message for the names of its context.
+                    context = {"name": name, "reason": cls.unsupported[name]}
+                    raise PydanticCustomError(UNSUPPORTED, "{name}: {reason}", context)
                 kept[name] = value
                 break  # one unknown field is enough for the error
         return kept
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Describe the object, with null as a value of each field that may be left out."""
+        schema = handler(core_schema)
+        described = handler.resolve_ref_schema(schema)
+        fields: dict[str, Any] = described.get("properties", {})
+        for name in fields.keys() - set(described.get("required", ())):
+            if not _allows_null(fields[name]):
+                fields[name] = {"anyOf": [fields[name], {"type": "null"}]}
+        return schema
+
+
+def _allows_null(schema: Mapping[str, Any]) -> bool:
+    """Return True for the JSON schema of a field whose type has None, and for that of any value."""
+    kinds = schema.get("anyOf", [schema])
+    is_any = not schema.keys() & {"anyOf", "oneOf", "type", "enum", "const", "$ref"}
+    return is_any or any(kind.get("type") == "null" for kind in kinds)
 
 
 class ClientFields(Strict):
@@ -92,9 +151,10 @@ class ClientFields(Strict):
     metadata: DictOf[Annotated[str, Field(max_length=512)]] | None = Field(
         default=None, max_length=16, description="Returned by /v1/responses."
     )
-    store: Literal[False] | None = Field(
-        default=None, description="Nothing is stored; true is refused."
-    )
+    store: Annotated[
+        Literal[False] | None,
+        expect("expected false: nothing is stored here, send the items of a conversation again"),
+    ] = Field(default=None, description="Nothing is stored; true is refused.")
     service_tier: Literal["auto", "default"] | None = Field(
         default=None, description="There is one tier; `priority` is a field of its own."
     )
