@@ -22,6 +22,10 @@ TEMPLATE = (
     "{% if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}"
     "{{ messages[-1].content }}"
 )
+STRICT = (
+    "{% for message in messages[1:] %}{% if message.role == 'system' %}"
+    "{{ raise_exception('System message must be at the beginning.') }}{% endif %}{% endfor %}"
+)
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 LONG = ['"Os', 'lo}"', "}}", "\n</tool_call>", "<|im_end|>"]
 SCRIPTS = (
@@ -60,6 +64,16 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     following = {text: after for script in SCRIPTS for text, after in pairwise(script)}
     model = str(scripted_checkpoint(folder, following, TEMPLATE))
     # The last message must be the token that begins a script.
+    with Server("--model", model, "--allow-special-tokens") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server like `scripted`. Its template refuses a second system message, as Qwen3.5's does."""
+    folder = tmp_path_factory.mktemp("models") / "strict"
+    following = {text: after for script in SCRIPTS for text, after in pairwise(script)}
+    model = str(scripted_checkpoint(folder, following, STRICT + TEMPLATE, context=16_384))
     with Server("--model", model, "--allow-special-tokens") as server:
         yield server
 

@@ -109,7 +109,7 @@ def error(response: httpx.Response) -> dict[str, str | None]:
         ("/v1/responses", {"input": "a", "store": True}, "store"),
         ("/v1/responses", {"input": "a", "background": True}, "background"),
         ("/v1/responses", {"input": "a", "include": ["b"]}, "include.0"),
-        ("/v1/responses", {"input": "a", "tools": [{"type": "web_search"}]}, "tools.0.type"),
+        ("/v1/responses", {"input": "a", "tools": [{"type": "web"}]}, "tools.0"),
         ("/v1/responses", {"input": "a", "text": {"format": FLAT_NONSENSE}}, "text.format"),
         ("/v1/responses", {"input": "word " * 3000}, "input"),
         ("/v1/responses", {"input": [CALLED]}, "input"),

@@ -3,15 +3,17 @@
 import base64
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, Discriminator, Field, Tag
+from pydantic import AfterValidator, BaseModel, Discriminator, Field, Tag, model_validator
 
 from tinyllm_serve.protocol.base import (
     MAX_ITEMS,
     MAX_TOOLS,
     ClientFields,
+    DictOf,
     ListOf,
     SmallName,
     Strict,
+    expect,
 )
 from tinyllm_serve.protocol.chat import Effort
 from tinyllm_serve.protocol.messages import Text, text_of
@@ -21,7 +23,7 @@ from tinyllm_serve.protocol.output_format import (
     TextFormat,
 )
 from tinyllm_serve.protocol.sampling import GenerationFields
-from tinyllm_serve.protocol.tools import Function, NamedFunction, ToolMode
+from tinyllm_serve.protocol.tools import Function, HostedTool, NamedFunction, ToolMode
 
 
 class TextContent(Text):
@@ -148,6 +150,9 @@ class FunctionTool(Function):
     type: Literal["function"]
 
 
+ResponseTool = Annotated[FunctionTool | HostedTool, Field(discriminator="type")]
+
+
 class TextOptions(Strict):
     """Options of the output text."""
 
@@ -179,8 +184,13 @@ class ResponseRequest(ClientFields, GenerationFields):
     input: str | Annotated[ListOf[InputItem], Field(min_length=1, max_length=MAX_ITEMS)]
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
-    tools: ListOf[FunctionTool] | None = Field(default=None, max_length=MAX_TOOLS)
-    tool_choice: ToolMode | NamedFunction | None = None
+    tools: ListOf[ResponseTool] | None = Field(default=None, max_length=MAX_TOOLS)
+    tool_choice: Annotated[
+        ToolMode | NamedFunction | None,
+        expect(
+            "expected auto, none, required or a function, because this server runs no other tools"
+        ),
+    ] = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
@@ -192,6 +202,30 @@ class ResponseRequest(ClientFields, GenerationFields):
         max_length=16,
         description="Adds the reasoning in base64, for clients that send back only this field.",
     )
+    client_metadata: DictOf[Annotated[str, Field(max_length=8192)]] | None = Field(
+        default=None, max_length=32, description="Sent by Codex; this server does not use it."
+    )
+
+    @property
+    def functions(self) -> list[FunctionTool]:
+        """The tools that the model can call."""
+        return [tool for tool in self.tools or [] if isinstance(tool, FunctionTool)]
+
+    @property
+    def hosted(self) -> list[HostedTool]:
+        """The tools that this server cannot offer."""
+        return [tool for tool in self.tools or [] if isinstance(tool, HostedTool)]
+
+    @model_validator(mode="after")
+    def _check_tools(self) -> "ResponseRequest":
+        demanded = self.tool_choice not in (None, "auto", "none")
+        if demanded and self.hosted:
+            kinds = ", ".join(sorted({tool.type for tool in self.hosted}))
+            raise ValueError(
+                f"tools: expected functions alone beside a tool_choice that demands a call, "
+                f"got {kinds}: this server cannot run them, leave them out"
+            )
+        return self
 
 
 class ResponseBody(BaseModel):

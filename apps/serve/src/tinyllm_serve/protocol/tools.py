@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from tinyllm_serve.protocol.base import JsonSchema, Strict
 
@@ -57,3 +57,34 @@ class NamedFunction(FunctionName):
 
 
 ToolMode = Literal["auto", "none", "required"]
+
+HostedKind = Literal[
+    "apply_patch",
+    "code_interpreter",
+    "computer",
+    "computer_use_preview",
+    "custom",
+    "file_search",
+    "image_generation",
+    "local_shell",
+    "mcp",
+    "namespace",
+    "programmatic_tool_calling",
+    "shell",
+    "tool_search",
+    "web_search",
+    "web_search_2025_08_26",
+    "web_search_preview",
+    "web_search_preview_2025_03_11",
+]
+"""The types of tools that OpenAI's servers run, or that need more than the calls of functions."""
+
+
+class HostedTool(BaseModel):
+    """A tool that this server cannot offer to a model. Only its type is read."""
+
+    model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
+
+    type: HostedKind = Field(
+        description="Left out, unless tool_choice demands a call: the model never sees this tool."
+    )

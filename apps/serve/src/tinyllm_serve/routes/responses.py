@@ -54,6 +54,7 @@ async def responses(body: ResponseRequest, request: Request, service: ModelServi
     """Continue a conversation. With `stream` the response is named server-sent events."""
     log, client = log_fields(request), client_of(request)
     log["user"] = body.end_user
+    log["tools_left_out"] = len(body.hosted) or None
     with renamed_fields(CHAT_FIELDS):
         chat = await run_on_text(service.pacer, client, body, as_chat, body)
         generation = await start_chat(service, chat, log, client, CHAT_FIELDS)
@@ -179,5 +180,5 @@ class ModelResponse:
             "tool_choice": chosen.model_dump()
             if isinstance(chosen, NamedFunction)
             else chosen or "auto",
-            "tools": [tool.model_dump() for tool in body.tools or []],
+            "tools": [tool.model_dump() for tool in body.functions],
         }
