@@ -93,6 +93,6 @@ def many_stops(prompts: int = 16) -> bytes:
     return many_choices(prompts, stop=[chr(97 + i) + "ab" * 499 for i in range(16)], max_tokens=2)
 
 
-def embeddings(texts: int = 60) -> bytes:
-    """Return a request for embeddings of long texts."""
-    return as_json(input=["attention is a weighted mean of values. " * 40] * texts)
+def embeddings(texts: int = 60, sentences: int = 40) -> bytes:
+    """Return a request for embeddings of texts with some sentences."""
+    return as_json(input=["attention is a weighted mean of values. " * sentences] * texts)

@@ -80,6 +80,9 @@ ATTACKS = {
     "detokenize: 10 MB of tokens": Attack(DETOKENIZE, lambda: repeated('{"tokens":[', "1", "]}")),
     "embeddings: 10 MB of texts": Attack(EMBEDDINGS, lambda: repeated('{"input":[', '""', "]}")),
     "embeddings: 10 MB of lists": Attack(EMBEDDINGS, lambda: repeated('{"input":[', "[]", "]}")),
+    "embeddings: 2,048 texts": Attack(
+        EMBEDDINGS, partial(bodies.embeddings, 2048, 1), Budget(seconds=60.0)
+    ),
     "completions: 10 MB of tokens": Attack(COMPLETIONS, lambda: repeated('{"prompt":[', "1", "]}")),
     "body: 10 MB of [": Attack(CHAT, lambda: b"[" * bodies.BODY),
     # Long texts: the tokenizer.

@@ -14,7 +14,7 @@ from tinyllm_serve.testing import Server
         ("/v1/completions", {"prompt": ["a", 5]}, "prompt.1: Input should be a valid string"),
         ("/v1/completions", {"prompt": [5, 6.5]}, "prompt.1: Input should be a valid integer"),
         ("/v1/completions", {"prompt": [[5], "a"]}, "prompt.1: Input should be a valid"),
-        ("/v1/embeddings", {"input": ["a"] * 129}, "input: List should have at most 128 items"),
+        ("/v1/embeddings", {"input": ["a"] * 2049}, "input: List should have at most 2048"),
         ("/v1/responses", {"input": []}, "input: List should have at least 1 item"),
     ],
 )

@@ -1,32 +1,55 @@
 """POST /v1/embeddings."""
 
+import asyncio
 import base64
 import struct
-from typing import Literal
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, ClassVar, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel
+from fastapi.responses import Response, StreamingResponse
+from pydantic import BaseModel, Field
 from starlette.requests import Request
+from tinyllm_engine import EngineFullError
 
+from tinyllm_serve.clients import Client
 from tinyllm_serve.generation.text import length_errors, run_on_text
 from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
-from tinyllm_serve.http.disconnect import while_connected
+from tinyllm_serve.http.disconnect import cancel, while_connected
 from tinyllm_serve.http.errors import renamed_fields
+from tinyllm_serve.http.json_text import json_bytes
 from tinyllm_serve.http.middleware import log_fields
-from tinyllm_serve.protocol.base import EndUser, Strict
-from tinyllm_serve.protocol.completions import TextOrTokens, token_lists
+from tinyllm_serve.protocol.base import EndUser, ListOf, Strict
+from tinyllm_serve.protocol.completions import Tokens, token_lists
 from tinyllm_serve.routes.dependencies import ModelService
+from tinyllm_serve.service import Service
 
 ENGINE_FIELDS = {"prompt": "input"}
 """The endpoint's name for each field that the engine names differently."""
+
+MAX_TEXTS = 2048
+"""The most texts of a request, as OpenAI's. Clients such as LangChain and LlamaIndex send hundreds
+at a time."""
+
+AT_ONCE = 4
+"""The most texts of a request that are in the engine at a time. The engine computes the prompts of
+several short texts in one step. A request takes four places of the queue at most."""
+
+Texts = Annotated[ListOf[str], Field(min_length=1, max_length=MAX_TEXTS)]
+TokenLists = Annotated[ListOf[Tokens], Field(min_length=1, max_length=MAX_TEXTS)]
 
 
 class EmbeddingRequest(Strict):
     """One or more texts to embed."""
 
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "dimensions": "embeddings have as many numbers as the model's hidden states: leave it out"
+    }
+
     model: str | None = None
-    input: TextOrTokens
+    input: str | Texts | Tokens | TokenLists
     encoding_format: Literal["float", "base64"] = "float"
     user: EndUser = None
 
@@ -58,52 +81,102 @@ class EmbeddingResponse(BaseModel):
 router = APIRouter(tags=["embeddings"], route_class=BodyRoute)
 
 
-@router.post("/v1/embeddings")
-async def embeddings(
-    body: EmbeddingRequest, request: Request, service: ModelService
-) -> EmbeddingResponse:
+@router.post("/v1/embeddings", response_model=EmbeddingResponse)
+async def embeddings(body: EmbeddingRequest, request: Request, service: ModelService) -> Response:
     """Embed texts: pool the model's last hidden states, and normalize."""
     service.check_ready()
     service.check_model(body.model)
     client = client_of(request)
     with length_errors("input"):
-        texts = await run_on_text(
-            service.pacer,
-            client,
-            body.input,
-            token_lists,
-            body.input,
-            service.tokenizer,
-            service.max_prompt,
-        )
+        texts = await run_on_text(service.pacer, client, body.input, _tokens, service, body)
     log = log_fields(request)
     log["user"] = body.user
     log["prompt_tokens"] = count = sum(map(len, texts))
-
-    async def embed(tokens: list[int]) -> list[float]:
-        async with service.pacer.turn(client):
-            return await service.engine.embed(
-                tokens, tenant=client.tenant, weight=client.weight, cache_salt=client.salt(None)
-            )
-
-    async def embed_all() -> list[list[float]]:
-        # One after the other, so that one request takes one place in the queue.
-        with renamed_fields(ENGINE_FIELDS):
-            return [await embed(tokens) for tokens in texts]
-
-    vectors = await while_connected(request, embed_all())
-    return EmbeddingResponse(
-        data=[
-            EmbeddingBody(
-                index=index,
-                embedding=vector if body.encoding_format == "float" else _base64(vector),
-            )
-            for index, vector in enumerate(vectors)
-        ],
-        model=service.name,
-        usage=EmbeddingUsage(prompt_tokens=count, total_tokens=count),
-    )
+    with renamed_fields(ENGINE_FIELDS):
+        vectors = await while_connected(request, _Texts(service, client, texts).embed())
+    head = {
+        "object": "list",
+        "model": service.name,
+        "usage": {"prompt_tokens": count, "total_tokens": count},
+    }
+    pieces = _json(head, vectors, as_text=body.encoding_format == "base64")
+    return StreamingResponse(pieces, media_type="application/json")
 
 
-def _base64(vector: list[float]) -> str:
+def _tokens(service: Service, body: EmbeddingRequest) -> list[Sequence[int]]:
+    """Return the tokens of each text, in 4 bytes a token: a list of integers takes ten times that.
+
+    Raises:
+        TextTooLongError: if a text has more tokens than the context.
+    """
+    lists = token_lists(body.input, service.tokenizer, service.max_prompt)
+    return [array("i", tokens) for tokens in lists]
+
+
+class _Texts:
+    """The texts of one request, of which `AT_ONCE` are in the engine."""
+
+    def __init__(self, service: Service, client: Client, texts: Sequence[Sequence[int]]) -> None:
+        self._service = service
+        self._client = client
+        self._vectors: list[Sequence[float]] = [()] * len(texts)
+        self._waiting = enumerate(texts)
+        self._admitted = False
+
+    async def embed(self) -> Sequence[Sequence[float]]:
+        """Return the embedding of each text. The first error ends the work on all texts.
+
+        Raises:
+            RequestError: if a text can never be served.
+            EngineFullError: if the queue is full before the first text is computed.
+        """
+        index, tokens = next(self._waiting)
+        await self._embed(index, tokens)
+        self._admitted = True
+        tasks = [asyncio.create_task(self._embed_waiting()) for _ in range(AT_ONCE)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            await cancel(*tasks)
+        return self._vectors
+
+    async def _embed_waiting(self) -> None:
+        """Embed one waiting text after the other."""
+        for index, tokens in self._waiting:
+            await self._embed(index, tokens)
+
+    async def _embed(self, index: int, tokens: Sequence[int]) -> None:
+        """Embed a text. Once a text of the request is computed, the others wait for the queue."""
+        client = self._client
+        async with self._service.pacer.turn(client):
+            while True:
+                try:
+                    vector = await self._service.engine.embed(
+                        tokens,
+                        tenant=client.tenant,
+                        weight=client.weight,
+                        cache_salt=client.salt(None),
+                    )
+                except EngineFullError as error:
+                    if not self._admitted:
+                        raise
+                    await asyncio.sleep(error.retry_after)
+                else:
+                    self._vectors[index] = array("f", vector)
+                    return
+
+
+def _json(
+    head: Mapping[str, object], vectors: Sequence[Sequence[float]], *, as_text: bool
+) -> Iterator[bytes]:
+    """Yield the response in pieces of one embedding. As one text it could take 200 MB."""
+    before = b'%s,"data":[' % json_bytes(head)[:-1]
+    for index, vector in enumerate(vectors):
+        embedding = _base64(vector) if as_text else [*vector]
+        yield before + json_bytes({"index": index, "object": "embedding", "embedding": embedding})
+        before = b","
+    yield b"]}"
+
+
+def _base64(vector: Sequence[float]) -> str:
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

@@ -1,0 +1,41 @@
+"""Embeddings of many texts in one request."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from tinyllm_serve.testing import Server
+
+
+def embed(server: Server, texts: list[str], **fields: Any) -> httpx.Response:
+    body = {"input": texts, **fields}
+    return httpx.post(f"{server.url}/v1/embeddings", json=body, timeout=120)
+
+
+def test_2048_texts_are_embedded_in_their_order(pico: Server) -> None:
+    texts = [f"text {number % 64}" for number in range(2048)]
+    answer = embed(pico, texts).json()
+    assert [each["index"] for each in answer["data"]] == list(range(2048))
+    vectors = [each["embedding"] for each in answer["data"]]
+    alone = [each["embedding"] for each in embed(pico, texts[:64]).json()["data"]]
+    for number in (0, 63, 64, 2047):
+        assert vectors[number] == pytest.approx(alone[number % 64], abs=1e-5)
+    assert answer["usage"]["prompt_tokens"] > 2048
+
+
+def test_numbers_and_base64_are_equal(pico: Server) -> None:
+    with openai.OpenAI(base_url=f"{pico.url}/v1", api_key="none") as client:
+        encoded = client.embeddings.create(model="pico", input=["a", "b"])  # as base64
+    numbers = embed(pico, ["a", "b"]).json()["data"]
+    for each, other in zip(encoded.data, numbers, strict=True):
+        assert each.embedding == pytest.approx(other["embedding"], abs=1e-7)
+
+
+def test_a_short_queue_refuses_no_request_of_many_texts(start: Callable[..., Server]) -> None:
+    server = start("--max-num-seqs", "1", "--max-waiting", "1")
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda text: embed(server, [text] * 40), "ab"))
+    assert [answer.status_code for answer in answers] == [200, 200]
