@@ -1,11 +1,14 @@
 """The ASGI application: all endpoints, behind the middleware."""
 
+from dataclasses import replace
+
 from fastapi import FastAPI, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.routing import Match
 from starlette.types import ASGIApp
 from tinyllm_engine import EngineClosedError, EngineFullError, GrammarLimitError, RequestError
 from tinyllm_qwen import TemplateError
@@ -72,5 +75,23 @@ def add_error_handlers(app: FastAPI) -> None:
         app.add_exception_handler(kind, _error_response)
 
 
-async def _error_response(_request: Request, error: Exception) -> JSONResponse:
-    return as_api_error(error).response
+async def _error_response(request: Request, error: Exception) -> JSONResponse:
+    known = as_api_error(error)
+    if known.status == 404 and known.code is None:
+        known = replace(known, message=_no_path(request))
+    return known.response
+
+
+def _no_path(request: Request) -> str:
+    """Return the message for a path without an endpoint."""
+    path = request.url.path
+    bases = {
+        f"/v1{path}": "append /v1 to the base URL of the client",
+        path.removeprefix("/v1"): "write /v1 once in the base URL of the client",
+    }
+    for right, remedy in bases.items():
+        scope = {**request.scope, "path": right}
+        found = any(route.matches(scope)[0] != Match.NONE for route in request.app.routes)
+        if found and right.startswith("/v1/"):
+            return f"expected the path {right}, got {path}: {remedy}"
+    return f"no endpoint has the path {path[:200]!r}: /docs lists all of them"

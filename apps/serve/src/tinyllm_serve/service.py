@@ -137,12 +137,12 @@ class Service(Served):
         return self.metrics.text()
 
     def check_model(self, name: str | None) -> None:
-        """Check that a request is for the served model.
+        """Check that a request is for the served model, by its name or as given to --model.
 
         Raises:
             ApiError: 404, as from OpenAI's API.
         """
-        if name not in (None, self.name):
+        if name not in (None, self.name, self.settings.model):
             raise ApiError(
                 404,
                 f"model: expected {self.name!r}, the served model, got {name[:200]!r}",

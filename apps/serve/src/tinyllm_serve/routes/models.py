@@ -10,12 +10,13 @@ from tinyllm_serve.service import Service
 
 
 class ModelBody(BaseModel):
-    """A served model."""
+    """A served model. `root` is the model as the operator has named it, as in vLLM."""
 
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: str = "tinyllm"
+    root: str
     max_model_len: int
 
 
@@ -44,4 +45,9 @@ async def model(name: str, service: ModelService) -> ModelBody:
 
 def _body(service: Service) -> ModelBody:
     service.check_ready()  # the context is known once the model is loaded
-    return ModelBody(id=service.name, created=service.created, max_model_len=service.max_model_len)
+    return ModelBody(
+        id=service.name,
+        created=service.created,
+        root=service.settings.model,
+        max_model_len=service.max_model_len,
+    )
