@@ -28,6 +28,7 @@ FORMS = [
     ({"regex": "(yes|no)!{2}"}, r"(yes|no)!!"),
     ({"choice": ["norm", "an activation"]}, r"norm|an activation"),
     ({"grammar": SUM}, r"[1-9](\+[1-9]){1,2}"),
+    ({"json": {"enum": ["yes", "no"]}, "json_object": None}, r'"(yes|no)"'),
 ]
 # Without reasoning, which the template of the scripted model can switch off.
 AT_ONCE = {"reasoning_effort": "none"}
@@ -73,6 +74,18 @@ def ask(server: Server, text: str, model: str, **options: Any) -> ChatCompletion
             model=model, messages=messages, **options
         )
     return answer.choices[0].message
+
+
+@pytest.mark.parametrize("outputs", [{"json_object": True}, {"json": {"type": "object"}}])
+def test_structured_outputs_can_be_any_object(scripted: Server, outputs: dict[str, object]) -> None:
+    with client(scripted) as connection:
+        answer = connection.chat.completions.create(
+            model="scripted",
+            messages=[{"role": "user", "content": "#json"}],
+            reasoning_effort="none",
+            extra_body={"structured_outputs": outputs},
+        )
+    assert answer.choices[0].message.content == '{"a":1}'
 
 
 @pytest.mark.parametrize(("outputs", "pattern"), FORMS)

@@ -25,19 +25,29 @@ _SEPARATORS = {"whitespace_flexible": False, "item_separator": ", ", "key_separa
 
 def output_grammar(request: SamplingFields) -> Grammar | None:
     """Return the grammar of a request's output format, or None if any text is allowed."""
-    match request.structured_outputs:
-        case StructuredOutputs(regex=str(pattern)):
-            return replace(Grammar.regex(pattern), name="structured_outputs.regex")
-        case StructuredOutputs(choice=list(texts)):
-            return replace(Grammar.choice(texts), name="structured_outputs.choice")
-        case StructuredOutputs(grammar=str(rules)):
-            return replace(Grammar.lark(rules), name="structured_outputs.grammar")
+    if request.structured_outputs is not None:
+        return _structured_grammar(request.structured_outputs)
     match request.response_format:
         case JsonObjectFormat():
             return Grammar.json_object()
         case JsonSchemaFormat(json_schema=named):
             return replace(Grammar.json_schema(named.json_schema), name="response_format")
     return None
+
+
+def _structured_grammar(outputs: StructuredOutputs) -> Grammar:
+    match outputs:
+        case StructuredOutputs(json_schema=dict(schema)):
+            grammar, name = Grammar.json_schema(schema), "json"
+        case StructuredOutputs(regex=str(pattern)):
+            grammar, name = Grammar.regex(pattern), "regex"
+        case StructuredOutputs(choice=list(texts)):
+            grammar, name = Grammar.choice(texts), "choice"
+        case StructuredOutputs(grammar=str(rules)):
+            grammar, name = Grammar.lark(rules), "grammar"
+        case _:
+            grammar, name = Grammar.json_object(), "json_object"
+    return replace(grammar, name=f"structured_outputs.{name}")
 
 
 def chat_grammar(request: ChatRequest, prompt: Prompt) -> Grammar | None:

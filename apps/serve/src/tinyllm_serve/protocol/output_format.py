@@ -1,6 +1,7 @@
 """Structured output: the formats that a request can demand."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -51,8 +52,19 @@ ResponseFormat = Annotated[
 
 
 class StructuredOutputs(Strict):
-    """Formats other than JSON, as in vLLM; exactly one field is given."""
+    """Formats as in vLLM; exactly one field is given."""
 
+    unsupported: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("structural_tag", "whitespace_pattern", "disable_any_whitespace", "disable_fallback"),
+        "this server has no such setting of structured_outputs: use response_format",
+    )
+
+    json_schema: JsonSchema | None = Field(
+        default=None, alias="json", description="As response_format with json_schema."
+    )
+    json_object: bool | None = Field(
+        default=None, description="true: as response_format with json_object."
+    )
     regex: NonEmpty | None = Field(default=None, description="Matches the whole answer.")
     choice: Annotated[ListOf[NonEmpty], Field(min_length=1, max_length=MAX_TEXTS)] | None = Field(
         default=None, description="The answer is one of these texts."
@@ -63,9 +75,12 @@ class StructuredOutputs(Strict):
 
     @model_validator(mode="after")
     def _one(self) -> "StructuredOutputs":
-        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"expected one of regex, choice and grammar, got {len(given)}")
+        values = vars(self).values()
+        given = sum(value is not None and value is not False for value in values)
+        if given != 1:
+            raise ValueError(
+                f"expected one of json, json_object, regex, choice and grammar, got {given}"
+            )
         size = sum(map(len, self.choice or []))
         if size > MAX_TEXT_CHARACTERS:
             raise ValueError(
