@@ -193,9 +193,9 @@ class Generation:
 
     @property
     def usage(self) -> UsageBody:
-        """Token counts of the complete answers."""
+        """Token counts so far, of the complete answers at the end."""
         return UsageBody.of(
-            [answer.usage for answer in self.answers if answer.usage is not None],
+            [answer.usage for answer in self.answers],
             sum(answer.reasoning_tokens for answer in self.answers),
             choices=self._choices,
         )

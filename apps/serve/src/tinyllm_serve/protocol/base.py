@@ -210,12 +210,19 @@ class UsageBody(BaseModel):
 
     @classmethod
     def of(
-        cls, usages: Sequence[Usage], reasoning_tokens: int = 0, *, choices: int = 1
+        cls, usages: Sequence[Usage | None], reasoning_tokens: int = 0, *, choices: int = 1
     ) -> "UsageBody":
-        """Sum over all answers. Each prompt has `choices` consecutive answers."""
-        prompt = sum(usage.prompt_tokens for usage in usages[::choices])
-        cached = sum(usage.cached_tokens for usage in usages[::choices])
-        completion = sum(usage.completion_tokens for usage in usages)
+        """Sum over all answers. Each prompt has `choices` consecutive answers.
+
+        An answer that has not begun has the usage None. A prompt counts once one of its answers has
+        begun.
+        """
+        begun = [usage for usage in usages if usage is not None]
+        groups = (usages[first : first + choices] for first in range(0, len(usages), choices))
+        prompts = [usage for group in groups for usage in [*filter(None, group)][:1]]
+        prompt = sum(usage.prompt_tokens for usage in prompts)
+        cached = sum(usage.cached_tokens for usage in prompts)
+        completion = sum(usage.completion_tokens for usage in begun)
         return cls(
             prompt_tokens=prompt,
             completion_tokens=completion,

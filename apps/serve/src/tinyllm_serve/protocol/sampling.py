@@ -22,6 +22,9 @@ class StreamOptions(Strict):
         default=False, description="End with a chunk that has the token counts."
     )
     include_obfuscation: Literal[False] | None = None
+    continuous_usage_stats: bool = Field(
+        default=False, description="Each chunk has the token counts so far."
+    )
 
 
 class GenerationFields(Strict):
@@ -110,6 +113,11 @@ class SamplingFields(GenerationFields):
     def include_usage(self) -> bool:
         """True if a stream ends with the token counts."""
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def usage_in_chunks(self) -> bool:
+        """True if each chunk of a stream has the token counts so far."""
+        return self.stream_options is not None and self.stream_options.continuous_usage_stats
 
     def sampling_params(
         self, defaults: GenerationConfig, *, choice: int, top_logprobs: int

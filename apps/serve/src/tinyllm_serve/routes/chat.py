@@ -196,7 +196,10 @@ class ChatCompletion:
             "logprobs": logprobs,
             "finish_reason": finish_reason,
         }
-        return {**self._fields, "choices": [choice]}
+        counts: Event = {}
+        if self._body.usage_in_chunks:
+            counts["usage"] = self._generation.usage.model_dump()
+        return {**self._fields, **counts, "choices": [choice]}
 
 
 def _delta(part: Part, call: int) -> Event:

@@ -103,7 +103,8 @@ class TextCompletion:
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield the chunks of a stream."""
         offsets = [0 for _ in self._generation.answers]
-        unsent = None if self._body.include_usage else {"usage"}
+        counted = self._body.usage_in_chunks
+        unsent = None if counted or self._body.include_usage else {"usage"}
         async with aclosing(self._generation.tokens()) as tokens:
             async for token in tokens:
                 index = token.index
@@ -119,7 +120,8 @@ class TextCompletion:
                         logprobs=logprobs,
                         finish_reason=token.finish_reason,
                     )
-                    yield self._response([choice]).model_dump(exclude=unsent)
+                    usage = self._generation.usage if counted else None
+                    yield self._response([choice], usage).model_dump(exclude=unsent)
         if self._body.include_usage:
             yield self._response([], self._generation.usage).model_dump()
 
