@@ -142,6 +142,13 @@ def _allows_null(schema: Mapping[str, Any]) -> bool:
     return is_any or any(kind.get("type") == "null" for kind in kinds)
 
 
+class CacheControl(Strict):
+    """A mark at the end of a prefix to cache. It has no effect: all prefixes are cached."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+
+
 class ClientFields(Strict):
     """Fields that SDKs send by default.
 

@@ -1,6 +1,6 @@
 """Request and response of POST /v1/chat/completions."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -12,9 +12,11 @@ from tinyllm_serve.protocol.base import (
     CompletionFields,
     ListOf,
     UsageBody,
+    expect,
     is_null,
 )
 from tinyllm_serve.protocol.messages import CalledFunction, Message
+from tinyllm_serve.protocol.neutral import NeutralPrompt
 from tinyllm_serve.protocol.sampling import SamplingFields
 from tinyllm_serve.protocol.tools import NamedTool, Tool, ToolMode
 
@@ -56,7 +58,7 @@ class TemplateVariables(BaseModel):
         return dict(self.model_extra or {})
 
 
-class ChatRequest(ClientFields, SamplingFields):
+class ChatRequest(ClientFields, SamplingFields, NeutralPrompt):
     """A conversation for the model to continue."""
 
     messages: ListOf[Message] = Field(min_length=1, max_length=MAX_ITEMS)
@@ -66,7 +68,7 @@ class ChatRequest(ClientFields, SamplingFields):
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
-    tools: ListOf[Tool] | None = Field(default=None, min_length=1, max_length=MAX_TOOLS)
+    tools: ListOf[Tool] | None = Field(default=None, max_length=MAX_TOOLS)
     tool_choice: ToolMode | NamedTool | None = Field(
         default=None,
         description="required, or a function: the answer is calls that conform to the schema.",
@@ -83,6 +85,9 @@ class ChatRequest(ClientFields, SamplingFields):
     )
     modalities: ListOf[Literal["text"]] | None = Field(default=None, max_length=4)
     chat_template_kwargs: TemplateVariables = TemplateVariables()
+    echo: Annotated[
+        Literal[False] | None, expect("expected false: the answer alone is returned")
+    ] = None
 
     @model_validator(mode="after")
     def _check_chat_fields(self) -> "ChatRequest":

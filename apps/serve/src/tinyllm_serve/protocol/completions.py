@@ -1,6 +1,7 @@
 """Request and response of POST /v1/completions."""
 
-from typing import Annotated, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, Field
 from tinyllm_qwen import Tokenizer
@@ -24,29 +25,35 @@ TokenLists = Annotated[ListOf[Tokens], Field(min_length=1, max_length=MAX_PROMPT
 TextOrTokens = str | Texts | Tokens | TokenLists
 
 
-def token_lists(given: TextOrTokens, tokenizer: Tokenizer, max_tokens: int) -> list[list[int]]:
-    """Return the tokens of each text. A single text or token list gives a list of one item.
+def token_lists(given: TextOrTokens, tokenizer: Tokenizer, max_tokens: int) -> Iterator[list[int]]:
+    """Yield the tokens of each text. A single text or token list gives a list of one item.
 
     Raises:
         TextTooLongError: if a text has more than `max_tokens` tokens.
     """
     if isinstance(given, str):
-        return [tokenizer.encode(given, max_tokens=max_tokens)]
-    lists: list[list[int]] = []
+        yield tokenizer.encode(given, max_tokens=max_tokens)
+        return
     single: list[int] = []
     for item in given:
         match item:
             case str():
-                lists.append(tokenizer.encode(item, max_tokens=max_tokens))
+                yield tokenizer.encode(item, max_tokens=max_tokens)
             case int():
                 single.append(item)
             case list():
-                lists.append(item)
-    return lists or [single]
+                yield item
+    if single:
+        yield single
 
 
 class CompletionRequest(SamplingFields):
     """One or more texts for the model to continue."""
+
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "suffix": "this server fills no gaps: for models that were trained to, such as "
+        "Qwen2.5-Coder, write their tokens <|fim_prefix|> and so on into the prompt"
+    }
 
     prompt: TextOrTokens
     max_tokens: int | None = Field(
@@ -54,7 +61,8 @@ class CompletionRequest(SamplingFields):
     )
     logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     echo: bool | None = Field(
-        default=None, description="Begin with the prompt; not beside logprobs."
+        default=None,
+        description="Begin with the prompt; not beside logprobs, which prompts do not have.",
     )
 
 

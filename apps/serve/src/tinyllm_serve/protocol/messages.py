@@ -3,15 +3,32 @@
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from tinyllm_serve.http.json_structure import JsonBounds
-from tinyllm_serve.protocol.base import MAX_ITEMS, MAX_TOOLS, ListOf, SmallName, Strict
+from tinyllm_serve.protocol.base import (
+    MAX_ITEMS,
+    MAX_TOOLS,
+    CacheControl,
+    Empty,
+    ListOf,
+    SmallName,
+    Strict,
+    expect,
+)
+
+Parsed: Any = Field(
+    default=None, exclude=True, description="Ignored: SDKs add it to answers that they parse."
+)
+"""An object of the SDK's side, beside the text that it was parsed from."""
 
 ARGUMENT_BOUNDS = JsonBounds(values=1 << 16, containers=1 << 14)
 """The largest arguments of a call. Chat templates render them as JSON."""
+
+
+TEXT_ALONE = "the model reads text alone: leave out images, audio and files"
 
 
 class Text(Strict):
@@ -23,7 +40,8 @@ class Text(Strict):
 class TextPart(Text):
     """A part of a message, in the form of chat completions."""
 
-    type: Literal["text"]
+    type: Annotated[Literal["text"], expect(f"expected text, {TEXT_ALONE}")]
+    cache_control: CacheControl | None = Field(default=None, exclude=True)
 
 
 MessageContent = str | Annotated[ListOf[TextPart], Field(min_length=1, max_length=MAX_ITEMS)]
@@ -36,16 +54,29 @@ class CalledFunction(Strict):
     arguments: str = Field(description="A JSON object, as text.")
 
 
+class PastFunction(CalledFunction):
+    """The name and the arguments of an earlier function call."""
+
+    parsed_arguments: object = Parsed
+
+
 class PastToolCall(Strict):
     """A call that the model made earlier in the conversation."""
 
     id: SmallName
     type: Literal["function"] = "function"
-    function: CalledFunction
+    function: PastFunction
+    index: int | None = Field(
+        default=None,
+        ge=0,
+        lt=MAX_TOOLS,
+        exclude=True,
+        description="Ignored: the order of the calls counts.",
+    )
 
     @field_validator("function")
     @classmethod
-    def _check_arguments(cls, function: CalledFunction) -> CalledFunction:
+    def _check_arguments(cls, function: PastFunction) -> PastFunction:
         ARGUMENT_BOUNDS.check(function.arguments.encode(errors="replace"))
         return function
 
@@ -63,6 +94,9 @@ class _Turn(Strict):
     """A message of any role. Each role narrows the content."""
 
     content: MessageContent | None
+    type: Literal["text"] | None = Field(
+        default=None, exclude=True, description="Ignored: lm-evaluation-harness sends it."
+    )
 
     @property
     def template_form(self) -> dict[str, object]:
@@ -99,6 +133,22 @@ class AssistantMessage(_Turn):
     reasoning_content: str | None = None
     tool_calls: ListOf[PastToolCall] | None = Field(default=None, max_length=MAX_TOOLS)
     name: SmallName | None = None
+    reasoning: str | None = Field(
+        default=None, exclude=True, description="The name of reasoning_content in newer vLLM."
+    )
+    parsed: object = Parsed
+    annotations: Empty | None = Field(default=None, exclude=True)
+    reasoning_details: Empty | None = Field(default=None, exclude=True)
+    thinking_blocks: Empty | None = Field(default=None, exclude=True)
+
+    @model_validator(mode="after")
+    def _check_reasoning(self) -> "AssistantMessage":
+        if self.reasoning is None:
+            return self
+        if self.reasoning_content not in (None, self.reasoning):
+            raise ValueError("reasoning: expected the text of reasoning_content: give one of them")
+        self.reasoning_content = self.reasoning
+        return self
 
     @property
     def template_form(self) -> dict[str, object]:
@@ -113,6 +163,7 @@ class ToolMessage(_Turn):
     role: Literal["tool"]
     content: MessageContent
     tool_call_id: SmallName
+    name: SmallName | None = None
 
 
 Message = Annotated[

@@ -1,13 +1,15 @@
 """Request of POST /v1/responses, and the items of its conversation."""
 
 import base64
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, Discriminator, Field, Tag, model_validator
 
 from tinyllm_serve.protocol.base import (
     MAX_ITEMS,
     MAX_TOOLS,
+    CacheControl,
     ClientFields,
     DictOf,
     ListOf,
@@ -16,7 +18,7 @@ from tinyllm_serve.protocol.base import (
     expect,
 )
 from tinyllm_serve.protocol.chat import Effort
-from tinyllm_serve.protocol.messages import Text, text_of
+from tinyllm_serve.protocol.messages import TEXT_ALONE, Parsed, Text, text_of
 from tinyllm_serve.protocol.output_format import (
     JsonObjectFormat,
     NamedSchema,
@@ -29,9 +31,14 @@ from tinyllm_serve.protocol.tools import Function, HostedTool, NamedFunction, To
 class TextContent(Text):
     """A piece of text. The fields that the server adds to its own text are ignored."""
 
-    type: Literal["input_text", "output_text"]
+    type: Annotated[
+        Literal["input_text", "output_text"],
+        expect(f"expected input_text or output_text, {TEXT_ALONE}"),
+    ]
     annotations: list[object] | None = Field(default=None, max_length=MAX_ITEMS)
     logprobs: list[object] | None = Field(default=None, max_length=MAX_ITEMS)
+    parsed: object = Parsed
+    cache_control: CacheControl | None = Field(default=None, exclude=True)
 
 
 Content = str | Annotated[ListOf[TextContent], Field(min_length=1, max_length=MAX_ITEMS)]
@@ -50,6 +57,9 @@ class MessageItem(_Item):
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
     content: Content
+    phase: Literal["commentary", "final_answer"] | None = Field(
+        default=None, description="Ignored: chat templates know no phases."
+    )
 
 
 def encoded_reasoning(text: str) -> str:
@@ -108,6 +118,7 @@ class CallItem(_Item):
     call_id: SmallName
     name: SmallName
     arguments: str
+    parsed_arguments: object = Parsed
 
 
 class CallOutputItem(_Item):
@@ -129,7 +140,13 @@ InputItem = Annotated[
     | Annotated[ReasoningItem, Tag("reasoning")]
     | Annotated[CallItem, Tag("function_call")]
     | Annotated[CallOutputItem, Tag("function_call_output")],
-    Discriminator(_type),
+    Discriminator(
+        _type,
+        custom_error_type="item_type",
+        custom_error_message="expected an item of the type message, reasoning, function_call or "
+        "function_call_output. Nothing is stored here, so that an item_reference refers to "
+        "nothing: send the items themselves (AI SDK: store: false)",
+    ),
 ]
 
 
@@ -148,6 +165,7 @@ class FunctionTool(Function):
     """A function, in this endpoint's flat form."""
 
     type: Literal["function"]
+    cache_control: CacheControl | None = Field(default=None, exclude=True)
 
 
 ResponseTool = Annotated[FunctionTool | HostedTool, Field(discriminator="type")]
@@ -166,9 +184,9 @@ class ReasoningOptions(Strict):
     """Options of the reasoning."""
 
     effort: Effort | None = None
-    summary: Literal["auto"] | None = Field(
+    summary: Literal["auto", "concise", "detailed"] | None = Field(
         default=None,
-        description="Leaves the choice to the server. It makes no summary, and returns null.",
+        description="The reasoning is returned in full, with no summary of any kind.",
     )
 
 
@@ -178,8 +196,17 @@ class ResponseStreamOptions(Strict):
     include_obfuscation: Literal[False] | None = None
 
 
+_NOT_STORED = "nothing is stored here: send all items of the conversation (AI SDK: store: false)"
+
+
 class ResponseRequest(ClientFields, GenerationFields):
     """A conversation for the model to continue. The server stores nothing of it."""
+
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "previous_response_id": _NOT_STORED,
+        "conversation": _NOT_STORED,
+        "prompt": "prompts are not stored here: send instructions and input",
+    }
 
     input: str | Annotated[ListOf[InputItem], Field(min_length=1, max_length=MAX_ITEMS)]
     instructions: str | None = None
@@ -202,6 +229,11 @@ class ResponseRequest(ClientFields, GenerationFields):
         max_length=16,
         description="Adds the reasoning in base64, for clients that send back only this field.",
     )
+    top_logprobs: Annotated[
+        int | None,
+        Field(ge=0, le=0),
+        expect("expected 0: /v1/chat/completions has log-probabilities"),
+    ] = None
     client_metadata: DictOf[Annotated[str, Field(max_length=8192)]] | None = Field(
         default=None, max_length=32, description="Sent by Codex; this server does not use it."
     )

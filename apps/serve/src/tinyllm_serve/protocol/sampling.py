@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from tinyllm_qwen import GenerationConfig, SamplingParams
 
 from tinyllm_serve.protocol.base import DictOf, EndUser, ListOf, Strict
+from tinyllm_serve.protocol.neutral import NeutralSampling
 from tinyllm_serve.protocol.output_format import ResponseFormat, StructuredOutputs, TextFormat
 
 MAX_CHOICES = 16
@@ -21,10 +22,10 @@ class StreamOptions(Strict):
     include_usage: bool = Field(
         default=False, description="End with a chunk that has the token counts."
     )
-    include_obfuscation: Literal[False] | None = None
     continuous_usage_stats: bool = Field(
         default=False, description="Each chunk has the token counts so far."
     )
+    include_obfuscation: Literal[False] | None = None
 
 
 class GenerationFields(Strict):
@@ -35,6 +36,7 @@ class GenerationFields(Strict):
     top_p: float | None = Field(default=None, gt=0, le=1)
     structured_outputs: StructuredOutputs | None = None
     stream: bool | None = None
+    ignore_eos: bool = Field(default=False, description="Generate past end tokens, for benchmarks.")
     priority: int = Field(
         default=0,
         ge=-1000,
@@ -49,7 +51,7 @@ class GenerationFields(Strict):
     )
 
 
-class SamplingFields(GenerationFields):
+class SamplingFields(GenerationFields, NeutralSampling):
     """Fields of both kinds of completions. None stands for the checkpoint's default."""
 
     top_k: int | None = Field(default=None, ge=-1, le=2**31 - 1, description="0 and -1 are off.")
@@ -69,7 +71,6 @@ class SamplingFields(GenerationFields):
     response_format: ResponseFormat | None = None
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
     stream_options: StreamOptions | None = None
-    ignore_eos: bool = Field(default=False, description="Generate past end tokens, for benchmarks.")
     user: EndUser = None
 
     @field_validator("logit_bias")

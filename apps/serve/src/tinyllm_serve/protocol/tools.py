@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tinyllm_serve.protocol.base import JsonSchema, Strict
+from tinyllm_serve.protocol.base import CacheControl, JsonSchema, Strict
 
 
 class Function(Strict):
@@ -25,6 +25,7 @@ class Tool(Strict):
 
     type: Literal["function"]
     function: Function
+    cache_control: CacheControl | None = Field(default=None, exclude=True)
 
     @property
     def template_form(self) -> dict[str, object]:

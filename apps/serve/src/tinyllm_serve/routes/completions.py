@@ -44,7 +44,11 @@ router = APIRouter(tags=["completions"], route_class=BodyRoute)
 async def completions(body: CompletionRequest, request: Request, service: ModelService) -> Response:
     """Continue a text. With `stream` the response is server-sent events."""
     if body.echo and body.logprobs is not None:
-        raise ApiError(400, "echo: expected false beside logprobs", param="echo")
+        message = (
+            "echo: expected false beside logprobs, because this server computes no "
+            "log-probabilities of prompts: leave one of them out"
+        )
+        raise ApiError(400, message, param="echo")
     service.check_ready()
     service.check_model(body.model)
     log, client = log_fields(request), client_of(request)
@@ -78,7 +82,7 @@ async def completions(body: CompletionRequest, request: Request, service: ModelS
 
 def _prepare(service: Service, body: CompletionRequest) -> tuple[list[list[int]], Grammar | None]:
     """Return the prompts of a request, and the grammar of its answers."""
-    prompts = token_lists(body.prompt, service.tokenizer, service.max_prompt)
+    prompts = list(token_lists(body.prompt, service.tokenizer, service.max_prompt))
     return prompts, output_grammar(body)
 
 

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from tinyllm_serve.protocol.chat import ChatRequest
 from tinyllm_serve.protocol.messages import (
     AssistantMessage,
-    CalledFunction,
     Message,
+    PastFunction,
     PastToolCall,
     SystemMessage,
     ToolMessage,
@@ -78,6 +78,7 @@ def _as_chat(body: ResponseRequest) -> ChatRequest:
         parallel_tool_calls=body.parallel_tool_calls,
         response_format=_response_format(body),
         structured_outputs=body.structured_outputs,
+        ignore_eos=body.ignore_eos,
         priority=body.priority,
         cache_salt=body.cache_salt,
         reasoning_effort=None if body.reasoning is None else body.reasoning.effort,
@@ -133,7 +134,7 @@ def _answer(items: Iterable[InputItem]) -> AssistantMessage:
             case ReasoningItem():
                 reasoning.append(item.text)
             case CallItem():
-                function = CalledFunction(name=item.name, arguments=item.arguments)
+                function = PastFunction(name=item.name, arguments=item.arguments)
                 calls.append(PastToolCall(id=item.call_id, function=function))
     return AssistantMessage(
         role="assistant",

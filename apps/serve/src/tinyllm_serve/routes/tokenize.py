@@ -1,6 +1,6 @@
 """POST /tokenize and /detokenize."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Discriminator, Field, Tag
@@ -17,10 +17,12 @@ from tinyllm_serve.protocol.base import (
     MAX_TOOLS,
     ListOf,
     Strict,
+    expect,
 )
 from tinyllm_serve.protocol.chat import TemplateVariables
 from tinyllm_serve.protocol.completions import TokenId
 from tinyllm_serve.protocol.messages import Message
+from tinyllm_serve.protocol.neutral import NeutralPrompt
 from tinyllm_serve.protocol.tools import Tool
 from tinyllm_serve.routes.dependencies import ModelService
 from tinyllm_serve.service import Service
@@ -29,17 +31,28 @@ MAX_TEXT_TOKENS = 1 << 18
 """The most tokens of a request, unless the model's context is longer. They are up to 30 MB."""
 
 
-class TokenizeText(Strict):
-    """A text to tokenize as it is."""
+class _Tokenize(Strict):
+    """Fields of texts and of conversations."""
 
     model: str | None = None
+    add_special_tokens: bool | None = Field(
+        default=None,
+        description="true is refused if the tokenizer adds tokens, because no prompt has them.",
+    )
+    return_token_strs: Annotated[
+        Literal[False] | None, expect("expected false: /detokenize has the text of tokens")
+    ] = None
+
+
+class TokenizeText(_Tokenize):
+    """A text to tokenize as it is."""
+
     prompt: str
 
 
-class TokenizeChat(Strict):
+class TokenizeChat(_Tokenize, NeutralPrompt):
     """A conversation to tokenize as the chat template renders it."""
 
-    model: str | None = None
     messages: ListOf[Message] = Field(min_length=1, max_length=MAX_ITEMS)
     tools: ListOf[Tool] | None = Field(default=None, max_length=MAX_TOOLS)
     chat_template_kwargs: TemplateVariables = TemplateVariables()
@@ -84,6 +97,12 @@ router = APIRouter(tags=["tokens"], route_class=BodyRoute)
 
 def _encode(service: Service, body: TokenizeText | TokenizeChat) -> list[int]:
     limit = _max_tokens(service)
+    if body.add_special_tokens and service.tokenizer.encode("", add_special_tokens=True):
+        message = (
+            "add_special_tokens: expected false, because this tokenizer adds tokens that no prompt "
+            "of this server has: leave it out"
+        )
+        raise ApiError(400, message, param="add_special_tokens")
     if isinstance(body, TokenizeText):
         with length_errors("prompt"):
             return service.tokenizer.encode(body.prompt, max_tokens=limit)

@@ -1,0 +1,46 @@
+"""Fields of vLLM whose neutral values ask for what this server does in any case."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tinyllm_serve.protocol.base import Strict, expect
+
+
+class NeutralSampling(Strict):
+    """Neutral values of fields that choose tokens. Benchmarks send them by default."""
+
+    best_of: Annotated[
+        int | None,
+        Field(ge=1, le=1),
+        expect("expected 1: this server ranks no answers, ask for several by n"),
+    ] = None
+    min_tokens: Annotated[
+        int | None,
+        Field(ge=0, le=0),
+        expect("expected 0: the model ends its answer, or max_tokens with ignore_eos: true"),
+    ] = None
+    skip_special_tokens: Annotated[
+        Literal[True] | None, expect("expected true: special tokens are never a part of an answer")
+    ] = None
+    use_beam_search: Annotated[
+        Literal[False] | None, expect("expected false: this server has no beam search")
+    ] = None
+    length_penalty: Annotated[
+        float | None,
+        Field(ge=1, le=1),
+        expect("expected 1: this server has no beam search, which alone uses it"),
+    ] = None
+
+
+class NeutralPrompt(Strict):
+    """Neutral values of fields that choose the end of a conversation's prompt."""
+
+    add_generation_prompt: Annotated[
+        Literal[True] | None,
+        expect("expected true: a prompt ends where the template opens the answer"),
+    ] = None
+    continue_final_message: Annotated[
+        Literal[False] | None,
+        expect("expected false: to continue a text, send it to /v1/completions"),
+    ] = None
