@@ -250,12 +250,11 @@ class ResponseRequest(ClientFields, GenerationFields):
 
     @model_validator(mode="after")
     def _check_tools(self) -> "ResponseRequest":
-        demanded = self.tool_choice not in (None, "auto", "none")
-        if demanded and self.hosted:
+        if self.tool_choice == "required" and self.hosted:
             kinds = ", ".join(sorted({tool.type for tool in self.hosted}))
             raise ValueError(
-                f"tools: expected functions alone beside a tool_choice that demands a call, "
-                f"got {kinds}: this server cannot run them, leave them out"
+                f"tools: expected functions alone beside tool_choice: required, got {kinds}: "
+                "this server cannot run them, leave them out"
             )
         return self
 

@@ -87,5 +87,5 @@ class HostedTool(BaseModel):
     model_config = ConfigDict(json_schema_extra={"additionalProperties": True})
 
     type: HostedKind = Field(
-        description="Left out, unless tool_choice demands a call: the model never sees this tool."
+        description="Left out, unless tool_choice is required: the model never sees this tool."
     )
