@@ -73,8 +73,8 @@ def generate(
     """
     tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
     cache = model.make_caches() if cache is None else cache
-    if len(cache) != model.num_layers:
-        raise ValueError(f"cache: expected {model.num_layers}, one per layer, got {len(cache)}")
+    if len(cache) != model.num_caches:
+        raise ValueError(f"cache: expected {model.num_caches}, one per layer, got {len(cache)}")
     if speculation < 0:
         raise ValueError(f"speculation: expected at least 0, got {speculation}")
     sampler = Sampler(sampling, model.config.vocab_size, model.ops)

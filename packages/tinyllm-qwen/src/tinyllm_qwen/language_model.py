@@ -39,8 +39,8 @@ class LanguageModel(Protocol):
         ...
 
     @property
-    def num_layers(self) -> int:
-        """The number of layers in this process, each with a cache, the draft head included."""
+    def num_caches(self) -> int:
+        """The number of caches: one for each layer in this process, and one for the draft head."""
         ...
 
     @property

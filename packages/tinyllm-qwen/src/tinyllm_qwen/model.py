@@ -124,7 +124,7 @@ class Qwen:
     def draft(
         self,
         tokens: Integer[mx.array, "B L"],
-        hidden: Float[mx.array, "B L E"],
+        normed_hidden: Float[mx.array, "B L E"],
         batch: Batch,
         caches: Sequence[LayerCache],
     ) -> Float[mx.array, "B L E"]:
@@ -132,8 +132,8 @@ class Qwen:
 
         Args:
             tokens: the token after each position.
-            hidden: the hidden state of each position after the final norm, or the output of this
-                method for that position; see `DraftHead`.
+            normed_hidden: the hidden state of each position after the final norm, or the output of
+                this method for that position; see `DraftHead`.
             batch: the layout of the positions.
             caches: the caches of the model. Only the last cache is used and changed.
 
@@ -145,7 +145,7 @@ class Qwen:
                 "draft_head: expected one, got None: load the model with draft_head=True"
             )
         embedded = self.embed_tokens(tokens).astype(self.dtype)
-        return self.draft_head(embedded, hidden, batch, caches[-1])
+        return self.draft_head(embedded, normed_hidden, batch, caches[-1])
 
     def draft_logits(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L V"]:
         """Return the logits of draft tokens, from the output of the draft head."""
@@ -249,8 +249,8 @@ class Qwen:
         return state_bytes(self.config, self.groups.partitions, self.dtype)
 
     @property
-    def num_layers(self) -> int:
-        """The number of layers in this process, each with a cache, the draft head included."""
+    def num_caches(self) -> int:
+        """The number of caches: one for each layer in this process, and one for the draft head."""
         return len(self.layers) + self._num_draft_layers
 
     @property

@@ -103,12 +103,12 @@ def test_a_driver_has_the_results_of_its_model(model: Qwen) -> None:
         model.best(tokens, batch, model.make_caches(), 3, indices=[2]),
     )
     assert driver.page_bytes(8, kv_bits=8) == model.page_bytes(8, kv_bits=8)
-    for name in ("config", "ops", "dtype", "norm", "num_layers", "num_ranks", "nbytes"):
+    for name in ("config", "ops", "dtype", "norm", "num_caches", "num_ranks", "nbytes"):
         assert getattr(driver, name) is getattr(model, name) or getattr(driver, name) == getattr(
             model, name
         )
     assert all(own is its for own, its in zip(driver.weights(), model.weights(), strict=True))
-    assert len(driver.layer_caches(driver.make_caches())) == driver.num_layers
+    assert len(driver.layer_caches(driver.make_caches())) == driver.num_caches
 
 
 def test_a_worker_computes_what_the_driver_computes(model: Qwen, worked: Worked) -> None:
@@ -128,7 +128,7 @@ def test_a_worker_computes_what_the_driver_computes(model: Qwen, worked: Worked)
         ["prefill", "decode", "prefill", "prefill", "decode"],
     ]
     work(model, record.sent)
-    layers = driver.num_layers
+    layers = driver.num_caches
     assert worked.offsets == [[offset] * layers for offset in (3, 2, 2, 3, 3)]
     for ours, theirs in zip(results, worked.results, strict=True):
         assert_equal(ours, theirs)

@@ -149,7 +149,7 @@ def test_the_caches_of_a_head_come_last(folders: dict[str, Path]) -> None:
     with_head = load(folders["tiny"], ops=MLX, draft_head=True)[0]
     without = load(folders["tiny"], ops=MLX)[0]
     assert without.draft_head is None
-    assert with_head.num_layers == len(with_head.make_caches()) == 9
+    assert with_head.num_caches == len(with_head.make_caches()) == 9
     assert len(with_head.make_pages(2, 16, state_slots=1)) == 9
     assert with_head.page_bytes(16) == without.page_bytes(16) // 2 * 3  # 2 layers have attention
     assert with_head.nbytes > without.nbytes

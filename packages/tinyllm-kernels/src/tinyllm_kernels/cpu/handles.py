@@ -103,7 +103,8 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
 
     Returns:
         The handle, or None if the extension cannot compute the layer: the layer has other classes
-        than those of `tinyllm_layers`, other ops than `NATIVE_OPS`, or weights of several dtypes.
+        than those of `tinyllm_layers`, other ops than `NATIVE_OPS` and `BYTE_OPS`, or weights of
+        several dtypes.
     """
     if type(layer) is not DecoderLayer:
         return None
@@ -139,7 +140,10 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
 def _feed_forward(
     layer: DecoderLayer, converted: Callable[[Weight], NativeWeight]
 ) -> native.FeedForwardHandle | None:
-    """Make the handle of an MLP or MoE; None if another process holds some of the experts."""
+    """Make the handle of an MLP or MoE.
+
+    The result is None if there is a shared expert, or another process holds some of the experts.
+    """
     mlp, norm = layer.mlp, layer.post_attention_norm
     gate, up, down = (converted(w) for w in (mlp.w_gate, mlp.w_up, mlp.w_down))
     residual = mlp.communicator.rank == 0

@@ -1,4 +1,4 @@
-"""The computation of consecutive layers that share a `Path`: whole layers, or halves of layers."""
+"""The computation of consecutive layers of one `LayerPath`: whole layers, or halves of layers."""
 
 from __future__ import annotations
 

@@ -142,10 +142,13 @@ def _gated_mlp_shapes(name: str, hidden: int, width: int) -> dict[str, tuple[int
     }
 
 
-def stored_shapes(
+def required_shapes(
     config: QwenConfig, stored: Mapping[str, StoredTensor]
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes that the files must have, with the draft head if they have a part of it."""
+    """Return the shape of each tensor that a checkpoint must have, before packing.
+
+    The draft head is among them if the files have a part of it.
+    """
     drafts = draft_head_shapes(config) if any(map(is_draft_head, stored)) else {}
     return expected_shapes(config) | drafts
 
@@ -163,7 +166,7 @@ def packed_formats(
     if quantization is None:
         return {}
     formats: dict[str, PackedFormat] = {}
-    for name, shape in stored_shapes(config, stored).items():
+    for name, shape in required_shapes(config, stored).items():
         path = name.removesuffix(".weight")
         packed = quantization.format_of(path)
         if packed is None or not is_matrix(name, shape):
@@ -195,7 +198,7 @@ def check_schema(
     formats = packed_formats(config, stored)
     expected: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
     wrong: list[str] = []
-    for name, shape in stored_shapes(config, stored).items():
+    for name, shape in required_shapes(config, stored).items():
         path = name.removesuffix(".weight")
         if path not in formats:
             expected[name] = (shape, FLOATING)

@@ -51,7 +51,8 @@ class QwenConfig:
         vocab_size: the number of rows of the embedding, V. The tokenizer may have fewer tokens.
         hidden_size: the width of the model, E.
         num_hidden_layers: the number of decoder layers.
-        intermediate_size: the number of hidden features of the MLP, F.
+        intermediate_size: the number of hidden features of the MLP, F. In Qwen3.5-MoE, whose layers
+            all have experts, it is that of the shared expert.
         num_attention_heads: the number of query heads, H.
         num_key_value_heads: the number of key/value heads, Hkv, a divisor of H.
         head_dim: the size of a head, D, an even number. H * D need not equal E.
@@ -219,7 +220,7 @@ def _experts(fields: Fields, model_type: str, layers: int) -> Experts | None:
 
 
 def _intermediate_size(fields: Fields, model_type: str) -> int:
-    """Return `intermediate_size`. Qwen3.5-MoE has no MLP without experts, and no such field."""
+    """Return `intermediate_size`; of Qwen3.5-MoE, which has no such field, the shared expert's."""
     shared = "shared_expert_intermediate_size"
     name = shared if model_type == "qwen3_5_moe" else "intermediate_size"
     return fields.integer(name, 1, 1 << 24)

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from tinyllm_ops.quantization.tensor import AFFINE
 
 from tinyllm_qwen.checkpoint.safetensors_file import DTYPE_BYTES
-from tinyllm_qwen.checkpoint.schema import is_draft_head, is_matrix, stored_shapes
+from tinyllm_qwen.checkpoint.schema import is_draft_head, is_matrix, required_shapes
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor
 from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES
 from tinyllm_qwen.config.quantization import PackedFormat
@@ -149,7 +149,7 @@ def make_plan(
             hybrid=hybrid,
         )
 
-    tensors = [planned(name, shape) for name, shape in stored_shapes(config, stored).items()]
+    tensors = [planned(name, shape) for name, shape in required_shapes(config, stored).items()]
     _check_effect(tensors, settings)
     shards: list[list[PlannedTensor]] = []
     remaining = 0

@@ -144,9 +144,9 @@ class Driver:
         return self._model.norm
 
     @property
-    def num_layers(self) -> int:
+    def num_caches(self) -> int:
         """The number of layers in rank 0, each with a cache."""
-        return self._model.num_layers
+        return self._model.num_caches
 
     @property
     def num_ranks(self) -> int:
@@ -174,9 +174,9 @@ class Driver:
             ValueError: if this driver has not made the caches.
         """
         known = self._known.get(caches[0]) if caches else None
-        if known is None or len(caches) != self.num_layers:
+        if known is None or len(caches) != self.num_caches:
             raise ValueError(
-                f"caches: expected one list of {self.num_layers} caches, made by this model's "
+                f"caches: expected one list of {self.num_caches} caches, made by this model's "
                 f"make_caches or make_pages, got {len(caches)} that it did not make: make new ones"
             )
         return known
