@@ -115,13 +115,13 @@ ATTACKS = {
 }
 
 
-# A short run has this one among the loads of test_fairness.
-SLOW = "16 choices of 16 prompts"
+# A short run has the first among the loads of test_fairness, and other attacks on embeddings.
+SLOW = ("16 choices of 16 prompts", "embeddings: 2,048 texts")
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.full) if name == SLOW else name for name in ATTACKS],
+    [pytest.param(name, marks=pytest.mark.full) if name in SLOW else name for name in ATTACKS],
 )
 def test_a_request_stays_within_its_budget(name: str, attacked: Victim, costs: Costs) -> None:
     attack = ATTACKS[name]

@@ -64,7 +64,7 @@ class Budget:
     seconds: float = 10.0
     stall: float = 1.5
     memory: float = 150.0
-    kept: float = 50.0
+    kept: float = 30.0
     rate: float = 0.0
     gap: float = 2.0
     first_token: float = 3.0
