@@ -290,7 +290,7 @@ def test_embeddings_do_not_depend_on_chunks(pico: Model, prompts: list[list[int]
         ("page_size", 0, "at least 1"),
         ("max_running", 0, "at least 1"),
         ("prefill_tokens", 0, "at least 1"),
-        ("step_seconds", 0.0, "above 0"),
+        ("step_seconds", 0.0, "a finite number above 0"),
         ("memory_bytes", -1, "at least 0"),
         ("kv_bits", 5, "4, 8 or None"),
     ],

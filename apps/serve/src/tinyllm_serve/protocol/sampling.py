@@ -56,7 +56,7 @@ class SamplingFields(GenerationFields, NeutralSampling):
 
     top_k: int | None = Field(default=None, ge=-1, le=2**31 - 1, description="0 and -1 are off.")
     min_p: float | None = Field(default=None, ge=0, le=1)
-    repetition_penalty: float | None = Field(default=None, gt=0, le=100)
+    repetition_penalty: float | None = Field(default=None, ge=1e-10, le=100)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     logit_bias: DictOf[float] | None = Field(

@@ -62,8 +62,8 @@ class GenerationConfig:
             top_k=fields.integer("top_k", 0, MAX_TOKEN_ID, default=0),
             top_p=number("top_p", math.ulp(0.0), 1.0, default=1.0),
             min_p=number("min_p", 0.0, 1.0, default=0.0),
-            # Logits are divided by the penalty, so the lower limit is the least float above 0.
-            repetition_penalty=number("repetition_penalty", math.ulp(0.0), 100.0, default=1.0),
+            # Logits are divided by the penalty.
+            repetition_penalty=number("repetition_penalty", 1e-10, 100.0, default=1.0),
             eos_token_ids=frozenset(fields.integers("eos_token_id", 0, MAX_TOKEN_ID)),
         )
 
