@@ -39,3 +39,12 @@ def test_a_short_queue_refuses_no_request_of_many_texts(start: Callable[..., Ser
     with ThreadPoolExecutor(2) as pool:
         answers = list(pool.map(lambda text: embed(server, [text] * 40), "ab"))
     assert [answer.status_code for answer in answers] == [200, 200]
+
+
+def test_all_results_together_have_a_bound(start: Callable[..., Server]) -> None:
+    server = start("--max-body", "100000", "--max-body-memory", "1000000")
+    url = f"{server.url}/v1/embeddings"
+    answer = httpx.post(url, json={"input": [[5]] * 2048})  # 2 MB of results
+    assert answer.status_code == 503
+    assert "too many long bodies and results" in answer.json()["error"]["message"]
+    assert httpx.post(url, json={"input": [[5]] * 16}).status_code == 200

@@ -57,6 +57,21 @@ def test_a_busy_client_is_delayed_to_the_rate_beside_another(delays: list[float]
     assert delays[-1] == pytest.approx(50 / RATE)
 
 
+def test_a_later_part_of_a_request_waits_as_long_as_needed(delays: list[float]) -> None:
+    units = BURST + 2 * MAX_DELAY * RATE
+
+    async def test() -> None:
+        pacer = Pacer()
+        async with pacer.turn(QUIET):
+            with pytest.raises(ApiError):
+                await work(pacer, BUSY, 1, units)
+            async with pacer.turn(BUSY, units, refuses=False):
+                pass
+
+    asyncio.run(test())
+    assert delays == pytest.approx([REFUSAL_SECONDS, 2 * MAX_DELAY])
+
+
 def test_the_quiet_client_is_not_delayed(delays: list[float]) -> None:
     async def test() -> None:
         pacer = Pacer()

@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 from tinyllm_serve import cli
 from tinyllm_serve.errors import UsageError
 from tinyllm_serve.metrics import labelled_metrics
-from tinyllm_serve.replicas.exchange import ReplicaRequest, exchange
+from tinyllm_serve.replicas.exchange import MAX_UNREAD, ReplicaRequest, exchange
 from tinyllm_serve.replicas.local_settings import local_settings
 from tinyllm_serve.replicas.prefix_map import PrefixMap, prefix_hashes
 from tinyllm_serve.settings import Settings
@@ -176,6 +176,24 @@ def test_an_exchange_streams_messages_and_ends_with_its_reader() -> None:
 
     assert [message["body"] for message in asyncio.run(read())] == [b"0", b"1", b"2"]
     assert ended == ["/there"]
+
+
+def test_an_exchange_waits_for_a_slow_reader() -> None:
+    sent: list[int] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        for number in range(100):
+            await send({"type": "http.response.body", "body": b"%d" % number})
+            sent.append(number)
+
+    async def read() -> tuple[int, int]:
+        async with aclosing(exchange(app, {"type": "http"}, b"")) as messages:
+            await anext(messages)
+            await asyncio.sleep(0.01)
+            early = len(sent)
+            return early, 1 + len([message async for message in messages])
+
+    assert asyncio.run(read()) == (MAX_UNREAD + 1, 100)
 
 
 def test_an_error_of_the_application_follows_its_messages() -> None:

@@ -48,6 +48,26 @@ def test_an_interrupt_loses_no_token(
     assert next(calls) > when
 
 
+def test_run_yields_the_outputs_of_an_interrupted_step(
+    pico: tuple[Qwen, Tokenizer], prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(*pico, EngineSettings(page_size=8))
+    first, second = (engine.add(Request(prompt, 3, ignore_end=True)) for prompt in prompts[:2])
+    calls, accept = count(1), RequestState.accept
+
+    def interrupted(request: RequestState, sampled: list[object]) -> list[Output]:
+        if request is second and next(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return accept(request, sampled)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(RequestState, "accept", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(engine.run(first))
+    tokens = [output.token for output in engine.run(second)]
+    assert tokens == second.tokens[second.num_prompt_tokens :]
+    assert len(tokens) == 3
+
+
 def test_the_interrupt_comes_after_the_block() -> None:
     done = []
     with pytest.raises(KeyboardInterrupt):  # noqa: PT012

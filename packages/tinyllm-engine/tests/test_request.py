@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from tinyllm_engine import Engine, EngineSettings, Grammar, Request, RequestError
-from tinyllm_qwen import Qwen, Tokenizer
+from tinyllm_qwen import Qwen, SamplingParams, Tokenizer
 
 
 def test_a_request_does_not_change_when_the_callers_prompt_does(
@@ -22,7 +22,7 @@ def test_a_request_does_not_change_when_the_callers_prompt_does(
 @pytest.mark.parametrize(
     ("prompt", "settings", "named"),
     [
-        ([1, 2.0], {}, "prompt: expected integers, got 2.0"),
+        ([1, 2.0], {}, "prompt: expected integers, got [1, 2.0]"),
         ([1], {"max_tokens": 2.5}, "max_tokens: expected integers, got 2.5"),
         ([1], {"priority": "low"}, "priority: expected integers, got 'low'"),
     ],
@@ -35,7 +35,14 @@ def test_a_number_that_is_not_an_integer_is_refused(
     assert str(refused.value) == named
 
 
-@pytest.mark.parametrize("answer", [{"grammar": Grammar.regex("a")}, {"stop": ["."]}])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"grammar": Grammar.regex("a")},
+        {"stop": ["."]},
+        {"sampling": SamplingParams(top_logprobs=3)},
+    ],
+)
 def test_an_embedding_has_no_answer(answer: dict[str, Any]) -> None:
     with pytest.raises(RequestError, match=r"^embedding: expected no grammar, stop or logprobs"):
         Request([1], embedding=True, **answer)

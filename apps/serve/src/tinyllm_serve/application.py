@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.routing import Match
+from starlette.routing import Match, Mount
 from starlette.types import ASGIApp
 from tinyllm_engine import EngineClosedError, EngineFullError, GrammarLimitError, RequestError
 from tinyllm_qwen import TemplateError
@@ -77,7 +77,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
 async def _error_response(request: Request, error: Exception) -> JSONResponse:
     known = as_api_error(error)
-    if known.status == 404 and known.code is None:
+    if known.status == 404 and isinstance(error, HTTPException):
         known = replace(known, message=_no_path(request))
     return known.response
 
@@ -91,7 +91,8 @@ def _no_path(request: Request) -> str:
     }
     for right, remedy in bases.items():
         scope = {**request.scope, "path": right}
-        found = any(route.matches(scope)[0] != Match.NONE for route in request.app.routes)
+        routes = (route for route in request.app.routes if not isinstance(route, Mount))
+        found = any(route.matches(scope)[0] != Match.NONE for route in routes)
         if found and right.startswith("/v1/"):
             return f"expected the path {right}, got {path}: {remedy}"
     return f"no endpoint has the path {path[:200]!r}: /docs lists all of them"

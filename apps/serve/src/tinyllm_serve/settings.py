@@ -114,7 +114,9 @@ class Settings:
     ] = 4096
     max_body: Annotated[int, option("BYTES", "Longest request body."), Range(1000)] = 10_000_000
     max_body_memory: Annotated[
-        int, option("BYTES", "Most bytes of all request bodies in memory."), Range(1_000_000)
+        int,
+        option("BYTES", "Most bytes of all request bodies and embeddings in memory."),
+        Range(1_000_000),
     ] = 128_000_000
     max_connections: Annotated[int, option("N", "Most open connections."), Range(1, 100_000)] = 1000
     timeout_headers: Annotated[

@@ -222,15 +222,16 @@ class Engine:
         while True:
             while handle.outputs:
                 yield handle.outputs.popleft()
-            if handle.finish_reason is not None:
+            if handle.finish_reason is not None and not self._unreturned:
                 break
             try:
                 outputs = self.step()
+                with delayed_interrupt():
+                    for owner, output in outputs:
+                        owner.outputs.append(output)
             except BaseException:
                 self.cancel(handle)  # the caller cannot continue it
                 raise
-            for owner, output in outputs:
-                owner.outputs.append(output)
         if handle.error is not None:
             raise handle.error
 

@@ -93,7 +93,8 @@ class Request:
             raise RequestError(f"weight: expected a finite number above 0, got {self.weight}")
         if self.grammar is not None and self.ignore_end:
             raise RequestError("ignore_end: expected False with a grammar, whose texts end")
-        if self.embedding and (self.grammar is not None or self.stop or self.logprobs):
+        logprobs = self.logprobs or self.sampling.top_logprobs > 0
+        if self.embedding and (self.grammar is not None or self.stop or logprobs):
             raise RequestError("embedding: expected no grammar, stop or logprobs, which it ignores")
 
 
@@ -102,8 +103,9 @@ def _integers(name: str, numbers: Sequence[SupportsIndex]) -> tuple[int, ...]:
     try:
         return tuple(map(operator.index, numbers))
     except TypeError:
-        wrong = next(each for each in numbers if not hasattr(each, "__index__"))
-        raise RequestError(f"{name}: expected integers, got {wrong!r}") from None
+        shown = repr(numbers[0] if len(numbers) == 1 else numbers)
+        shown = shown if len(shown) <= 100 else f"{shown[:100]} ..."
+        raise RequestError(f"{name}: expected integers, got {shown}") from None
 
 
 @dataclass(eq=False)

@@ -50,7 +50,7 @@ class BodyHold:
             if self._memory.used + more > self._memory.limit:
                 raise ApiError(
                     503,
-                    "the server receives too many long bodies: try again later",
+                    "the server holds too many long bodies and results: try again later",
                     code="unavailable",
                     headers={"Retry-After": str(RETRY_AFTER_BODIES)},
                 )
@@ -75,6 +75,17 @@ def release_body(scope: Scope) -> None:
     hold = scope.get("state", {}).get("body_hold")
     if isinstance(hold, BodyHold):  # a replica has none: the front has released it
         hold.release()
+
+
+def hold_memory(scope: Scope, size: int) -> None:
+    """Take the memory of a result until its response has ended, after `release_body`.
+
+    Raises:
+        ApiError: 503 if all bodies and results together have too many bytes.
+    """
+    hold = scope.get("state", {}).get("body_hold")
+    if isinstance(hold, BodyHold):  # as in `release_body`
+        hold.grow(size)
 
 
 class BodyLimit:

@@ -48,8 +48,15 @@ class Pacer:
         self._whole: OrderedDict[str, float] = OrderedDict()
 
     @asynccontextmanager
-    async def turn(self, client: Client, units: float = 1.0) -> AsyncIterator[None]:
+    async def turn(
+        self, client: Client, units: float = 1.0, *, refuses: bool = True
+    ) -> AsyncIterator[None]:
         """Wait until the client may begin work of some units, and count the work in progress.
+
+        Args:
+            client: the client.
+            units: the units of work.
+            refuses: False for the later parts of a request, which wait as long as needed.
 
         Raises:
             ApiError: 429, after `REFUSAL_SECONDS`, if the client has begun so much that it would
@@ -59,7 +66,7 @@ class Pacer:
         self._active[tenant] += 1
         try:
             delay = self._charge(client, units)
-            if delay > MAX_DELAY:
+            if refuses and delay > MAX_DELAY:
                 self._charge(client, -units)
                 await asyncio.sleep(REFUSAL_SECONDS)
                 message = "this client has sent too much while others wait: send it again later"

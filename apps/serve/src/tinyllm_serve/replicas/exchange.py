@@ -10,6 +10,9 @@ from tinyllm_serve.clients import Client
 from tinyllm_serve.http.disconnect import cancel
 from tinyllm_serve.http.middleware import LogFields
 
+MAX_UNREAD = 4
+"""The most messages of a response that wait for a slow client."""
+
 
 @dataclass(frozen=True)
 class ReplicaRequest:
@@ -65,6 +68,7 @@ async def exchange(app: ASGIApp, scope: Scope, body: bytes) -> AsyncGenerator[Me
     Closing the generator cancels the request, as a client that disconnects does.
     """
     sent: asyncio.Queue[Message | None] = asyncio.Queue()
+    room = asyncio.Semaphore(MAX_UNREAD)
     received = False
 
     async def receive() -> Message:
@@ -75,12 +79,14 @@ async def exchange(app: ASGIApp, scope: Scope, body: bytes) -> AsyncGenerator[Me
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(message: Message) -> None:
+        await room.acquire()
         sent.put_nowait(message)
 
     task = asyncio.ensure_future(app(scope, receive, send))
     task.add_done_callback(lambda _: sent.put_nowait(None))
     try:
         while (message := await sent.get()) is not None:
+            room.release()
             yield message
         await task
     finally:

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import math
 import struct
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,12 +12,14 @@ from fastapi import APIRouter
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, Field
 from starlette.requests import Request
+from starlette.types import Scope
 from tinyllm_engine import EngineFullError
 
 from tinyllm_serve.clients import Client
 from tinyllm_serve.generation.text import length_errors, run_on_text
 from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
+from tinyllm_serve.http.body_limit import hold_memory
 from tinyllm_serve.http.disconnect import cancel, while_connected
 from tinyllm_serve.http.errors import renamed_fields
 from tinyllm_serve.http.json_text import json_bytes
@@ -36,6 +39,9 @@ at a time."""
 AT_ONCE = 4
 """The most texts of a request that are in the engine at a time. The engine computes the prompts of
 several short texts in one step. A request takes four places of the queue at most."""
+
+FLOAT_BYTES = 4
+"""Bytes of a number of a result."""
 
 Texts = Annotated[ListOf[str], Field(min_length=1, max_length=MAX_TEXTS)]
 TokenLists = Annotated[ListOf[Tokens], Field(min_length=1, max_length=MAX_TEXTS)]
@@ -92,8 +98,9 @@ async def embeddings(body: EmbeddingRequest, request: Request, service: ModelSer
     log = log_fields(request)
     log["user"] = body.user
     log["prompt_tokens"] = count = sum(map(len, texts))
+    work = _Texts(service, client, texts, request.scope)
     with renamed_fields(ENGINE_FIELDS):
-        vectors = await while_connected(request, _Texts(service, client, texts).embed())
+        vectors = await while_connected(request, work.embed())
     head = {
         "object": "list",
         "model": service.name,
@@ -116,8 +123,11 @@ def _tokens(service: Service, body: EmbeddingRequest) -> list[Sequence[int]]:
 class _Texts:
     """The texts of one request, of which `AT_ONCE` are in the engine."""
 
-    def __init__(self, service: Service, client: Client, texts: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self, service: Service, client: Client, texts: Sequence[Sequence[int]], scope: Scope
+    ) -> None:
         self._service = service
+        self._scope = scope
         self._client = client
         self._vectors: list[Sequence[float]] = [()] * len(texts)
         self._waiting = enumerate(texts)
@@ -129,7 +139,10 @@ class _Texts:
         Raises:
             RequestError: if a text can never be served.
             EngineFullError: if the queue is full before the first text is computed.
+            ApiError: 503 if the results of all requests together take too much memory.
         """
+        width = self._service.engine.config.hidden_size
+        hold_memory(self._scope, len(self._vectors) * width * FLOAT_BYTES)
         index, tokens = next(self._waiting)
         await self._embed(index, tokens)
         self._admitted = True
@@ -148,7 +161,7 @@ class _Texts:
     async def _embed(self, index: int, tokens: Sequence[int]) -> None:
         """Embed a text. Once a text of the request is computed, the others wait for the queue."""
         client = self._client
-        async with self._service.pacer.turn(client):
+        async with self._service.pacer.turn(client, refuses=False):
             while True:
                 try:
                     vector = await self._service.engine.embed(
@@ -162,6 +175,8 @@ class _Texts:
                         raise
                     await asyncio.sleep(error.retry_after)
                 else:
+                    if not all(map(math.isfinite, vector)):
+                        raise RuntimeError("the model has computed an embedding that is not finite")
                     self._vectors[index] = array("f", vector)
                     return
 

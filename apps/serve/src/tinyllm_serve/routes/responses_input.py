@@ -59,7 +59,8 @@ def _as_chat(body: ResponseRequest) -> ChatRequest:
         texts.insert(0, body.instructions)
     if texts:
         # One message, because many templates refuse a second system message.
-        messages.append(SystemMessage(role="system", content="\n\n".join(texts)))
+        content = "\n\n".join(filter(None, texts))
+        messages.append(SystemMessage(role="system", content=content))
     if isinstance(body.input, str):
         messages.append(UserMessage(role="user", content=body.input))
     messages += _messages(items[len(system) :])
