@@ -21,6 +21,7 @@ from tinyllm_engine import (
     async_engine,
 )
 from tinyllm_engine.grammar.compiler import GrammarCompiler
+from tinyllm_engine.malloc_trim import release_free_memory
 from tinyllm_kernels import available, opset
 from tinyllm_qwen import SamplingParams, load
 
@@ -228,16 +229,23 @@ def test_a_full_queue_takes_a_request_from_the_tenant_with_most(prompts: list[li
 def test_an_idle_engine_frees_memory(
     prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    kept: list[tuple[int, int]] = []
+
+    def recorded() -> None:
+        before = mx.get_cache_memory()
+        release_free_memory()
+        kept.append((before, mx.get_cache_memory()))
+
     monkeypatch.setattr(async_engine, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(async_engine, "release_free_memory", recorded)
 
     async def test(engine: AsyncEngine) -> None:
         for _ in range(2):
-            kept = 0
-            async for _ in engine.stream(Request(prompts[6], 8)):
-                kept = max(kept, mx.get_cache_memory())
-            assert kept > 0
-            while mx.get_cache_memory():
+            kept.clear()
+            await collect(engine, Request(prompts[6], 8))
+            while not kept or kept[-1][0] == 0:
                 await asyncio.sleep(0.02)
+            assert kept[-1][1] == 0
 
     run(test)
 
