@@ -1,4 +1,4 @@
-"""What a request may not be."""
+"""Requests that are refused, and requests that must not change others."""
 
 from typing import Any
 
@@ -23,8 +23,8 @@ def test_a_request_does_not_change_when_the_callers_prompt_does(
     ("prompt", "settings", "named"),
     [
         ([1, 2.0], {}, "prompt: expected integers, got [1, 2.0]"),
-        ([1], {"max_tokens": 2.5}, "max_tokens: expected integers, got 2.5"),
-        ([1], {"priority": "low"}, "priority: expected integers, got 'low'"),
+        ([1], {"max_tokens": 2.5}, "max_tokens: expected an integer, got 2.5"),
+        ([1], {"priority": "low"}, "priority: expected an integer, got 'low'"),
     ],
 )
 def test_a_number_that_is_not_an_integer_is_refused(

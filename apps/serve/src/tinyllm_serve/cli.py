@@ -79,8 +79,8 @@ def run(settings: Settings) -> None:
 
         prepare_environment()  # before anything imports Ray
     from tinyllm_serve import group  # imports MLX, which --help does not need
+    from tinyllm_serve.http.malloc import return_large_blocks
     from tinyllm_serve.json_log import configure_log
-    from tinyllm_serve.malloc import return_large_blocks
 
     configure_log()
     return_large_blocks()

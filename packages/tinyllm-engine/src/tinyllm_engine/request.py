@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import operator
+import reprlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import SupportsIndex
 
 from tinyllm_qwen import QwenConfig, Sampler, SamplingParams, TextTooLongError
 from tinyllm_qwen.generate import check_prompt as check_model_prompt
@@ -82,11 +82,15 @@ class Request:
         if not self.prompt:
             raise RequestError("prompt: expected at least one token, got none")
         # Copies, because the caller may change the originals.
-        object.__setattr__(self, "prompt", _integers("prompt", self.prompt))
+        try:
+            object.__setattr__(self, "prompt", tuple(map(operator.index, self.prompt)))
+        except TypeError:
+            shown = reprlib.repr(self.prompt)
+            raise RequestError(f"prompt: expected integers, got {shown}") from None
         object.__setattr__(self, "stop", tuple(self.stop))
         for name in ("max_tokens", "priority"):
-            (number,) = _integers(name, [getattr(self, name)])
-            object.__setattr__(self, name, number)
+            if not isinstance(number := getattr(self, name), int):
+                raise RequestError(f"{name}: expected an integer, got {number!r}")
         if self.max_tokens < 1:
             raise RequestError(f"max_tokens: expected at least 1, got {self.max_tokens}")
         if not 0 < self.weight < inf:
@@ -96,16 +100,6 @@ class Request:
         logprobs = self.logprobs or self.sampling.top_logprobs > 0
         if self.embedding and (self.grammar is not None or self.stop or logprobs):
             raise RequestError("embedding: expected no grammar, stop or logprobs, which it ignores")
-
-
-def _integers(name: str, numbers: Sequence[SupportsIndex]) -> tuple[int, ...]:
-    """Return a copy as ints; raise RequestError if a number is not an integer."""
-    try:
-        return tuple(map(operator.index, numbers))
-    except TypeError:
-        shown = repr(numbers[0] if len(numbers) == 1 else numbers)
-        shown = shown if len(shown) <= 100 else f"{shown[:100]} ..."
-        raise RequestError(f"{name}: expected integers, got {shown}") from None
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""The C heap of a server."""
+"""The memory of long bodies in the C heap."""
 
 import ctypes
 import platform
