@@ -114,7 +114,6 @@ REFERENCE = [ASK, {"type": "item_reference", "id": "msg_1"}]
         (TOKENIZE, {"return_token_strs": True}, "return_token_strs", "/detokenize"),
         (RESPONSES, {"top_logprobs": 1}, "top_logprobs", "/v1/chat/completions"),
         (COMPLETIONS, {"suffix": "b"}, "suffix", "fim_prefix"),
-        (COMPLETIONS, {"echo": True, "logprobs": 1}, "echo", "no log-probabilities of prompts"),
         (EMBEDDINGS, {"dimensions": 8}, "dimensions", "hidden states"),
         (RESPONSES, {"previous_response_id": "a"}, "previous_response_id", "send all items"),
         (RESPONSES, {"conversation": "a"}, "conversation", "send all items"),

@@ -95,7 +95,7 @@ def error(response: httpx.Response) -> dict[str, str | None]:
         ("/v1/completions", {"prompt": ""}, "prompt"),
         ("/v1/completions", {"prompt": [5000]}, "prompt"),
         ("/v1/completions", {"prompt": [5, 2**31]}, "prompt.1"),
-        ("/v1/completions", {"prompt": "a", "echo": True, "logprobs": 1}, "echo"),
+        ("/v1/completions", {"prompt": "a", "echo": True, "max_tokens": 0}, "max_tokens"),
         ("/v1/completions", LONG_LOGPROBS, "logprobs"),
         ("/v1/completions", {"prompt": "a", "suffix": "b"}, "suffix"),
         ("/v1/completions", {"prompt": "a", "structured_outputs": {}}, "structured_outputs"),

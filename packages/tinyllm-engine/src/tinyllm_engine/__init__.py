@@ -20,7 +20,14 @@ from tinyllm_engine.errors import (
 )
 from tinyllm_engine.grammar.grammar import Grammar
 from tinyllm_engine.kv.memory_plan import MemorySettingError
-from tinyllm_engine.output import EngineStats, Output, RequestFinishReason, TokenLogprob, Usage
+from tinyllm_engine.output import (
+    EngineStats,
+    Output,
+    RequestFinishReason,
+    SampledToken,
+    TokenLogprob,
+    Usage,
+)
 from tinyllm_engine.request import Request, RequestState
 
 __all__ = [
@@ -40,6 +47,7 @@ __all__ = [
     "RequestFailedError",
     "RequestFinishReason",
     "RequestState",
+    "SampledToken",
     "TokenLogprob",
     "Usage",
 ]

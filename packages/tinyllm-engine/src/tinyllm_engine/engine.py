@@ -319,9 +319,9 @@ class Engine:
             request = chunk.request
             if not chunk.num_samples:
                 self._scheduler.update(request, chunk.stop)
-                if request.embedding is not None:
-                    self._finish(request, "stop")
-                    outputs.append((request, request.embedded()))
+                if not (request.generates or request.is_prefilling):
+                    self._finish(request, "stop" if request.is_embedding else "length")
+                    outputs.append((request, request.prompt_output()))
                 continue
             drafted = len(request.draft)
             samples = next(samples_by_chunk)

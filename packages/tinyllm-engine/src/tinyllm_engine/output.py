@@ -39,7 +39,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class SampledToken:
-    """The token that the sampler chose after one position.
+    """The token that the sampler chose after one position, or that follows in the prompt.
 
     Attributes:
         token: the id.
@@ -54,17 +54,21 @@ class SampledToken:
 
 @dataclass(frozen=True)
 class Output:
-    """One generated token, and the text that became complete with the token; or an embedding.
+    """One generated token, and the text that became complete with the token.
+
+    The only output of a request that generates nothing has its embedding or log-probabilities.
 
     Attributes:
         text: the text to show next. It is empty while a character is incomplete, or while the text
             may be the start of a stop string.
-        token: the id of the token; for an embedding, of the last token of the prompt.
+        token: the id of the token; of the last token of the prompt if nothing is generated.
         finish_reason: the reason for the end in the last output; None in all outputs before.
         usage: token counts so far.
         logprob: the log-probability of the token; None unless the request asks for it.
         top: the `top_logprobs` most likely tokens, the most likely first.
         embedding: the embedding of the prompt, E numbers; None unless the request asks for it.
+        prompt_logprobs: in the first output, the tokens of the prompt, if the request asks for
+            them. The first token has no log-probability.
     """
 
     text: str
@@ -74,6 +78,7 @@ class Output:
     logprob: float | None = None
     top: tuple[TokenLogprob, ...] = ()
     embedding: list[float] | None = None
+    prompt_logprobs: tuple[SampledToken, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ class Request:
 
     Attributes:
         prompt: token ids.
-        max_tokens: the most tokens to generate. The context of the model may end earlier.
+        max_tokens: the most tokens to generate. The context of the model may end earlier. 0 is
+            allowed with `prompt_logprobs`, for a request that only scores its prompt.
         sampling: the sampling parameters; greedy by default.
         stop: strings at which the text ends. The output does not contain them.
         priority: requests of one tenant with lower numbers run first, but cannot starve requests
@@ -54,11 +55,13 @@ class Request:
         grammar: the grammar of the answer; None for any text.
         logprobs: True to report the log-probability of each chosen token, also without
             `top_logprobs`.
+        prompt_logprobs: True to report the log-probabilities of the prompt's tokens too. The
+            request then computes its whole prompt, also what is in the prefix cache.
         ignore_end: True to continue after end tokens, for benchmarks.
 
     Raises:
         RequestError: if the prompt is empty, a token id, `max_tokens` or `priority` is not an
-            integer, `max_tokens` is below 1, `weight` is not a finite number above 0, both
+            integer, `max_tokens` is too low, `weight` is not a finite number above 0, both
             `ignore_end` and a grammar are set, because the texts of a grammar end with an end
             token, or an embedding has settings of an answer.
     """
@@ -75,6 +78,7 @@ class Request:
     embedding: bool = False
     grammar: Grammar | None = None
     logprobs: bool = False
+    prompt_logprobs: bool = False
     ignore_end: bool = False
 
     def __post_init__(self) -> None:
@@ -91,15 +95,19 @@ class Request:
         for name in ("max_tokens", "priority"):
             if not isinstance(number := getattr(self, name), int):
                 raise RequestError(f"{name}: expected an integer, got {number!r}")
-        if self.max_tokens < 1:
-            raise RequestError(f"max_tokens: expected at least 1, got {self.max_tokens}")
+        if self.max_tokens < (least := 0 if self.prompt_logprobs else 1):
+            raise RequestError(f"max_tokens: expected at least {least}, got {self.max_tokens}")
         if not 0 < self.weight < inf:
             raise RequestError(f"weight: expected a finite number above 0, got {self.weight}")
         if self.grammar is not None and self.ignore_end:
             raise RequestError("ignore_end: expected False with a grammar, whose texts end")
-        logprobs = self.logprobs or self.sampling.top_logprobs > 0
-        if self.embedding and (self.grammar is not None or self.stop or logprobs):
+        if self.embedding and (self.grammar is not None or self.stop or self.wants_logprobs):
             raise RequestError("embedding: expected no grammar, stop or logprobs, which it ignores")
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """True if the request asks for log-probabilities."""
+        return self.logprobs or self.prompt_logprobs or self.sampling.top_logprobs > 0
 
 
 @dataclass(eq=False)
@@ -132,7 +140,8 @@ class RequestState:
     Attributes:
         request: the request.
         arrival: the number of requests that were added before this request.
-        max_tokens: the most tokens to generate, within the context of the model.
+        max_tokens: the most tokens to generate, within the context of the model; 0 for an
+            embedding.
         sampler: the sampler, advanced to the last token in `tokens`.
         output_processor: the converter of tokens to text.
         constraint: the state of the grammar; None without a grammar.
@@ -152,6 +161,7 @@ class RequestState:
         error: the failure, if the finish reason is "error".
         failures: failed steps since the latest token.
         embedding: the embedding of the prompt, E numbers; None before its computation.
+        prompt_logprobs: the tokens of the prompt so far, if the request asks for them.
     """
 
     request: Request
@@ -172,11 +182,14 @@ class RequestState:
     error: RuntimeError | None = None
     failures: int = 0
     embedding: list[float] | None = None
+    prompt_logprobs: list[SampledToken] = field(default_factory=list)
     _block_hashes: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Start with the tokens of the prompt."""
+        """Start with the tokens of the prompt, of which the first has no log-probability."""
         self.tokens = list(self.request.prompt)
+        if self.request.prompt_logprobs:
+            self.prompt_logprobs.append(SampledToken(self.tokens[0]))
 
     @property
     def tenant(self) -> str:
@@ -202,6 +215,11 @@ class RequestState:
     def is_embedding(self) -> bool:
         """True if the request is for an embedding, and not for tokens."""
         return self.request.embedding
+
+    @property
+    def generates(self) -> bool:
+        """True if the request is for new tokens, and not only for its prompt."""
+        return self.max_tokens > 0
 
     @property
     def top_logprobs(self) -> int:
@@ -236,7 +254,7 @@ class RequestState:
     @property
     def wants_logprobs(self) -> bool:
         """True if the request asks for log-probabilities."""
-        return self.request.logprobs or self.top_logprobs > 0
+        return self.request.wants_logprobs
 
     def token_ids(self, start: int, stop: int) -> list[int]:
         """Return the ids of positions `start` to `stop`, in `tokens` followed by `draft`."""
@@ -252,10 +270,16 @@ class RequestState:
         )
         return self._block_hashes
 
-    def embedded(self) -> Output:
-        """Return the output of an embedding, after its computation."""
-        token = self.tokens[-1]
-        return Output("", token, self.finish_reason, self.usage, embedding=self.embedding)
+    def prompt_output(self) -> Output:
+        """Return the output of a request without new tokens, after its computation."""
+        return Output(
+            "",
+            self.tokens[-1],
+            self.finish_reason,
+            self.usage,
+            embedding=self.embedding,
+            prompt_logprobs=tuple(self.prompt_logprobs),
+        )
 
     def accept(self, sampled: Sequence[SampledToken]) -> list[Output]:
         """Append sampled tokens through the first that differs from the draft or ends the text.
@@ -268,14 +292,24 @@ class RequestState:
             An output for each appended token; at least one.
         """
         outputs: list[Output] = []
+        logprobs = () if self.generated else tuple(self.prompt_logprobs)
         for chosen, expected in zip(sampled, [*self.draft, None], strict=True):
             token = chosen.token
             self.tokens.append(token)
             self.sampler.advance(token)
             text, self.finish_reason = self.output_processor.push(token, ended=self.remaining == 0)
             outputs.append(
-                Output(text, token, self.finish_reason, self.usage, chosen.logprob, chosen.top)
+                Output(
+                    text,
+                    token,
+                    self.finish_reason,
+                    self.usage,
+                    chosen.logprob,
+                    chosen.top,
+                    prompt_logprobs=logprobs,
+                )
             )
+            logprobs = ()
             if self.finish_reason is not None or token != expected:
                 break
         if self.constraint is not None:

@@ -75,16 +75,17 @@ class Runner:
     def prefill(self, chunks: Sequence[Chunk]) -> Scores | None:
         """Write the keys and values of prompt chunks to their pages, and save recurrent states.
 
-        The call waits for the device.
+        The call waits for the device, and sets the log-probabilities of prompts.
 
         Returns:
             A row of scores for each sample of each chunk, in order; None if no chunk has samples.
         """
         if not chunks:
             return None
-        scores = self._scores(chunks, *self._prompts(chunks))
+        counts = [chunk.num_scores for chunk in chunks]
+        scores = self._scores(chunks, *self._prompts(chunks), counts)
         self._wait(scores)
-        return scores
+        return self._set_prompt_logprobs(chunks, scores)
 
     def embed(self, chunks: Sequence[Chunk]) -> dict[RequestState, list[float]]:
         """Compute chunks of embeddings like chunks of prompts.
@@ -130,7 +131,7 @@ class Runner:
         pages = self._table([(chunk.request.block_table, at, at + 1) for chunk, at in steps])
         batch = Batch.paged(pages, "decode", self._states(chunks))
         tokens = mx.array([[token] for chunk in chunks for token in chunk.tokens], dtype=mx.int32)
-        scores = self._scores(chunks, tokens, batch)
+        scores = self._scores(chunks, tokens, batch, [chunk.num_samples for chunk in chunks])
         if scores is None:
             self._wait()
         return scores
@@ -177,17 +178,21 @@ class Runner:
         return tokens, Batch.paged(pages, "prefill", self._states(chunks))
 
     def _scores(
-        self, chunks: Sequence[Chunk], tokens: Integer[mx.array, "B L"], batch: Batch
-    ) -> Scores | None:
-        """Build the graph of a pass with the scores of all samples; None if there are no samples.
+        self,
+        chunks: Sequence[Chunk],
+        tokens: Integer[mx.array, "B L"],
+        batch: Batch,
+        counts: Sequence[int],
+    ) -> Float[mx.array, "rows V"] | BestTokens | None:
+        """Build the graph of a pass, with the scores after the last `counts` tokens of each chunk.
 
-        The head sees each token as a row of one token in both phases. So the scores of a sample do
-        not depend on the number of samples.
+        The result is None if no scores are needed. The head sees each token as a row of one token
+        in both phases. So the scores of a sample do not depend on the number of samples.
         """
         indices, stop = list[int](), 0
-        for chunk in chunks:
+        for chunk, count in zip(chunks, counts, strict=True):
             stop += len(chunk.tokens)
-            indices += range(stop - chunk.num_samples, stop)
+            indices += range(stop - count, stop)
         if self._head is not None:
             h = self._model.hidden(tokens, batch, self._caches)
             self._head.observe_pass(chunks, h, batch)
@@ -196,10 +201,38 @@ class Runner:
             self._model.hidden(tokens, batch, self._caches)
             return None
         # Ranks that share the vocabulary exchange a few best tokens faster than all logits.
-        count = _num_candidates(chunks) if self._model.num_ranks > 1 else None
-        if count is None:
+        best = _num_candidates(chunks) if self._model.num_ranks > 1 else None
+        if best is None:
             return self._model(tokens, self._caches, batch, indices=indices)[:, 0]
-        return self._model.best(tokens, batch, self._caches, count, indices=indices)
+        return self._model.best(tokens, batch, self._caches, best, indices=indices)
+
+    def _set_prompt_logprobs(
+        self, chunks: Sequence[Chunk], scores: Float[mx.array, "rows V"] | BestTokens | None
+    ) -> Scores | None:
+        """Set `prompt_logprobs` of the requests that ask for it.
+
+        Args:
+            chunks: the chunks of a prefill pass.
+            scores: `num_scores` rows of each chunk.
+
+        Returns:
+            The rows of the samples; None if there are none.
+        """
+        if scores is None or not any(chunk.is_scored for chunk in chunks):
+            return scores
+        assert not isinstance(scores, BestTokens)
+        samples, stop = list[int](), 0
+        for chunk in chunks:
+            start, stop = stop, stop + chunk.num_scores
+            samples += range(stop - chunk.num_samples, stop)
+            # The last token of a prompt has no next one.
+            following = chunk.request.request.prompt[chunk.start + 1 : chunk.stop + 1]
+            if chunk.is_scored and following:
+                rows = [chunk.request] * len(following)
+                own = scores[start : start + len(following)]
+                reported = self._reported(rows, mx.array(list(following)), own)
+                chunk.request.prompt_logprobs[chunk.start + 1 : chunk.stop + 1] = reported
+        return scores[mx.array(samples)] if samples else None
 
     def _reported(
         self, rows: Sequence[RequestState], tokens: mx.array, scores: Scores
@@ -257,6 +290,8 @@ class Runner:
 
 def _num_candidates(chunks: Sequence[Chunk]) -> int | None:
     """Return how many best tokens are sufficient for all samples; None if all scores are needed."""
+    if any(chunk.is_scored for chunk in chunks):
+        return None
     requests = [chunk.request for chunk in chunks if chunk.num_samples]
     counts = [
         None if request.constraint is not None else request.sampler.num_candidates

@@ -27,8 +27,8 @@ from tinyllm_serve.protocol.sampling import SamplingFields
 from tinyllm_serve.service import Service
 
 MAX_KEPT_LOGPROBS = 1 << 20
-"""The most log-probabilities of a response that is no stream. Each takes 150 bytes of memory until
-the response is complete, and 75 bytes of JSON."""
+"""The most log-probabilities of a response that is no stream, and of prompts. Each takes 150 bytes
+of memory until the response is complete, and 75 bytes of JSON."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,7 @@ class Generation:
         default_tokens: int,
         grammar: Grammar | None,
         logprobs: int | None,
+        prompt_logprobs: bool = False,
         one_call: bool = False,
         field_names: Mapping[str, str] | None = None,
     ) -> None:
@@ -136,9 +137,10 @@ class Generation:
         or fewer if the pages hold fewer beside its prompt.
 
         `logprobs` is the number of likeliest tokens to report, or None for no log-probabilities.
-        With `one_call` an answer ends after its first call. `field_names` maps the engine's
-        names of fields to the endpoint's, for errors. The token counts and the finish reasons are
-        written to `log`.
+        With `prompt_logprobs` the first output of an answer has those of its prompt too. With
+        `one_call` an answer ends after its first call. `field_names` maps the engine's names of
+        fields to the endpoint's, for errors. The token counts and the finish reasons are written to
+        `log`.
 
         Raises:
             ApiError: if a request can never be served.
@@ -154,16 +156,20 @@ class Generation:
         # A stream reports log-probabilities with each token, and need not keep them.
         keeps_outputs = logprobs is not None and not fields.stream
         limits = [
-            max_tokens or max(1, min(default_tokens, service.max_model_len - len(prompt)))
+            max(1, min(default_tokens, service.max_model_len - len(prompt)))
+            if max_tokens is None
+            else max_tokens
             for prompt in prompts
         ]
-        longest = sum(min(limit, service.max_model_len) for limit in limits)
-        kept = fields.choices * longest * (1 + (logprobs or 0))
-        if keeps_outputs and kept > MAX_KEPT_LOGPROBS:
+        longest = sum(min(limit, service.max_model_len) for limit in limits) if keeps_outputs else 0
+        scored = sum(map(len, prompts)) if prompt_logprobs else 0
+        kept = fields.choices * (longest + scored) * (1 + (logprobs or 0))
+        if kept > MAX_KEPT_LOGPROBS:
             limit_field = self._field_names.get("max_tokens", "max_tokens")
+            remedy = f"lower {limit_field}, or stream the response"
             message = (
                 f"logprobs: expected at most {MAX_KEPT_LOGPROBS:,} of all tokens, "
-                f"got up to {kept:,}: lower {limit_field}, or stream the response"
+                f"got up to {kept:,}: {'send fewer prompts' if scored > longest else remedy}"
             )
             raise ApiError(400, message, param="logprobs")
         group = token_hex(8)  # the answers take turns with other requests of the client
@@ -185,6 +191,7 @@ class Generation:
                     cache_salt=client.salt(fields.cache_salt),
                     grammar=grammar,
                     logprobs=logprobs is not None,
+                    prompt_logprobs=prompt_logprobs,
                     ignore_end=fields.ignore_eos,
                 )
                 answer = Answer(request, make_parser(), index, one_call, keeps_outputs)

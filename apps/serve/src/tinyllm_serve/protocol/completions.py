@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 from tinyllm_qwen import Tokenizer
 
 from tinyllm_serve.protocol.base import (
@@ -57,21 +57,37 @@ class CompletionRequest(SamplingFields):
 
     prompt: TextOrTokens
     max_tokens: int | None = Field(
-        default=None, ge=1, description="The default is 16, as OpenAI's."
+        default=None,
+        ge=0,
+        description="The default is 16, as OpenAI's. 0 is allowed beside echo and logprobs.",
     )
     logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
     echo: bool | None = Field(
         default=None,
-        description="Begin with the prompt; not beside logprobs, which prompts do not have.",
+        description="Begin with the prompt, and with its log-probabilities beside logprobs.",
     )
+
+    @model_validator(mode="after")
+    def _check_limit(self) -> "CompletionRequest":
+        if self.max_tokens == 0 and not self.scores_prompt:
+            raise ValueError("max_tokens: expected at least 1 without echo and logprobs, got 0")
+        return self
+
+    @property
+    def scores_prompt(self) -> bool:
+        """True if the log-probabilities of the prompt are wanted."""
+        return bool(self.echo) and self.logprobs is not None
 
 
 class CompletionLogprobs(BaseModel):
-    """Log-probabilities of a text's tokens, one list for each kind of value."""
+    """Log-probabilities of a text's tokens, one list for each kind of value.
+
+    The first token of a prompt has none.
+    """
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 

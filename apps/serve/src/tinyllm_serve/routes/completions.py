@@ -4,12 +4,13 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from itertools import accumulate
 from secrets import token_hex
 
 from fastapi import APIRouter
 from fastapi.responses import Response
 from starlette.requests import Request
-from tinyllm_engine import Grammar, Output
+from tinyllm_engine import Grammar, Output, SampledToken
 
 from tinyllm_serve.generation.generate import Answer, Generation
 from tinyllm_serve.generation.grammar import output_grammar
@@ -19,7 +20,6 @@ from tinyllm_serve.generation.text import length_errors, run_on_text
 from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
-from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.json_text import with_choices
 from tinyllm_serve.http.middleware import log_fields
 from tinyllm_serve.http.sse import STREAM_RESPONSE, Event, EventStream
@@ -43,12 +43,6 @@ router = APIRouter(tags=["completions"], route_class=BodyRoute)
 @router.post("/v1/completions", response_model=CompletionResponse, responses=STREAM_RESPONSE)
 async def completions(body: CompletionRequest, request: Request, service: ModelService) -> Response:
     """Continue a text. With `stream` the response is server-sent events."""
-    if body.echo and body.logprobs is not None:
-        message = (
-            "echo: expected false beside logprobs, because this server computes no "
-            "log-probabilities of prompts: leave one of them out"
-        )
-        raise ApiError(400, message, param="echo")
     service.check_ready()
     service.check_model(body.model)
     log, client = log_fields(request), client_of(request)
@@ -71,6 +65,7 @@ async def completions(body: CompletionRequest, request: Request, service: ModelS
         default_tokens=DEFAULT_MAX_TOKENS,
         grammar=grammar,
         logprobs=body.logprobs,
+        prompt_logprobs=body.scores_prompt,
     )
     completion = TextCompletion(service, body, echoes, generation)
     if body.stream:
@@ -164,19 +159,22 @@ class TextCompletion:
         """
         if self._body.logprobs is None:
             return None
-        tokens = [self._text(output.token) for output in outputs]
-        offsets = []
-        for token in tokens:
-            offsets.append(offset)
-            offset += len(token)
+        scored: list[SampledToken | Output] = []
+        for output in outputs:
+            scored += output.prompt_logprobs
+            if output.usage.completion_tokens:  # none if the prompt alone is scored
+                scored.append(output)
+        tokens = [self._text(each.token) for each in scored]
         return CompletionLogprobs(
             tokens=tokens,
-            token_logprobs=[output.logprob or 0.0 for output in outputs],
-            top_logprobs=[
-                {self._text(each.token): each.logprob for each in output.top} for output in outputs
-            ],
-            text_offset=offsets,
+            token_logprobs=[each.logprob for each in scored],
+            top_logprobs=[None if each.logprob is None else self._top(each) for each in scored],
+            text_offset=[*accumulate(map(len, tokens[:-1]), initial=offset)],
         )
+
+    def _top(self, scored: SampledToken | Output) -> dict[str, float]:
+        """Return the likeliest tokens by their texts. Of equal texts, the likeliest is kept."""
+        return {self._text(each.token): each.logprob for each in reversed(scored.top)}
 
     def _text(self, token: int) -> str:
         """Return the text of one token. A part of a character is shown as U+FFFD."""

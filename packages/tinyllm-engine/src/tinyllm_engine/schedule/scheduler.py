@@ -19,6 +19,10 @@ PATIENCE = 64
 """The number of arrivals that one level of priority counts as. It limits how many later requests
 with a better priority can overtake a request."""
 
+SCORED_TOKENS = 128
+"""The most prompt tokens of a step in which a request asks for their log-probabilities. It limits
+the memory of the scores: V numbers for each token."""
+
 DECODED_AGAIN = 64
 """After a preemption, the most generated tokens that a request decodes again in one step."""
 
@@ -311,6 +315,8 @@ class Scheduler:
         prefilling = [each for each in served if each.is_prefilling and each.block_table]
         if not prefilling:
             return []
+        if any(each.request.prompt_logprobs for each in prefilling):
+            budget = min(budget, SCORED_TOKENS)
         lengths = divide(prefilling, budget)
         chunks = [_prefill_chunk(request, length) for request, length in lengths.items()]
         if self.states is not None:
@@ -368,7 +374,7 @@ def _weights(requests: Sequence[RequestState]) -> dict[str, float]:
 def _prefill_chunk(request: RequestState, length: int) -> Chunk:
     """Return the next `length` tokens of a prompt. A new token is chosen after the last of them."""
     start, stop = request.num_computed_tokens, request.num_computed_tokens + length
-    ends = stop == len(request.tokens) and not request.is_embedding
+    ends = stop == len(request.tokens) and request.generates
     return Chunk(request, start, stop, request.token_ids(start, stop), int(ends))
 
 

@@ -21,9 +21,9 @@ class Chunk:
         tokens: the ids. Draft tokens come last.
         num_samples: the number of tokens to sample after the last tokens of the chunk. In a step it
             is 1 + len(request.draft), one after the last of `request.tokens` and one after each
-            draft token; or 0 if the chunk ends before the last of `request.tokens`, or for an
-            embedding. Draft tokens are never divided: a request gets them only if a single token
-            of `request.tokens` is left to compute.
+            draft token; or 0 if the chunk ends before the last of `request.tokens`, or the
+            request generates nothing. Draft tokens are never divided: a request gets them only if a
+            single token of `request.tokens` is left to compute.
         load: the slot with the recurrent state after `start` tokens; `NO_STATE` for an empty text.
         saves: the slot in which the state after each of these lengths is saved. Empty for models
             without recurrent layers.
@@ -36,6 +36,16 @@ class Chunk:
     num_samples: int = 0
     load: int = NO_STATE
     saves: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def is_scored(self) -> bool:
+        """True if the request asks for the log-probabilities of these tokens of its prompt."""
+        return self.request.request.prompt_logprobs and self.start < self.request.num_prompt_tokens
+
+    @property
+    def num_scores(self) -> int:
+        """The number of last tokens after which the scores of all tokens are needed."""
+        return len(self.tokens) if self.is_scored else self.num_samples
 
 
 @dataclass(frozen=True)

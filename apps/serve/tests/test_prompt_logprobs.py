@@ -1,0 +1,86 @@
+"""The log-probabilities of a prompt: `echo` beside `logprobs`, as evaluations ask for them."""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from openai import BadRequestError, OpenAI
+from tinyllm_layers import Batch
+from tinyllm_qwen import load
+from tinyllm_serve.testing import Server
+
+TEXT = "RMSNorm divides a vector by its root mean square"
+
+
+def complete(pico: Server, **body: Any) -> Any:
+    with OpenAI(base_url=f"{pico.url}/v1", api_key="-", max_retries=0) as client:
+        answer = client.completions.create(model="pico", temperature=0, echo=True, **body)
+        return list(answer) if body.get("stream") else answer
+
+
+@pytest.fixture(scope="module")
+def expected() -> np.ndarray:
+    """The log-probabilities of all tokens after each token of `TEXT`, in float64."""
+    model, tokenizer = load("pico")
+    tokens = tokenizer.encode(TEXT)
+    logits = model(mx.array([tokens]), batch=Batch.at(0, 1, len(tokens), "prefill"))
+    rows = np.array(logits[0].astype(mx.float32)).astype(np.float64)
+    scores = rows - np.log(np.exp(rows).sum(-1, keepdims=True))
+    return np.stack([scores[:-1][range(len(tokens) - 1), tokens[1:]], scores[:-1].max(-1)])
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1, 2])
+def test_a_prompt_is_scored(pico: Server, expected: np.ndarray, max_tokens: int) -> None:
+    answer = complete(pico, prompt=TEXT, logprobs=1, max_tokens=max_tokens)
+    choice, length = answer.choices[0], answer.usage.prompt_tokens
+    scores = choice.logprobs
+    assert choice.text.startswith(TEXT)
+    assert "".join(scores.tokens) == choice.text
+    assert "".join(scores.tokens[:length]) == TEXT
+    assert len(scores.tokens) == length + max_tokens
+    assert (scores.token_logprobs[0], scores.top_logprobs[0]) == (None, None)
+    assert scores.token_logprobs[1:length] == pytest.approx(expected[0], abs=0.1)
+    best = [max(top.values()) for top in scores.top_logprobs[1:length]]
+    assert best == pytest.approx(expected[1], abs=0.1)
+    starts = [choice.text[start:] for start in scores.text_offset]
+    assert all(map(str.startswith, starts, scores.tokens))
+    assert answer.usage.completion_tokens == max_tokens
+    assert choice.finish_reason == "length"
+
+
+def test_a_stream_begins_with_the_scores_of_the_prompt(pico: Server) -> None:
+    whole = complete(pico, prompt=TEXT, logprobs=2, max_tokens=3).choices[0]
+    chunks = complete(pico, prompt=TEXT, logprobs=2, max_tokens=3, stream=True)
+    parts = [chunk.choices[0] for chunk in chunks]
+    assert "".join(part.text for part in parts) == whole.text
+    for field in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        streamed = [item for part in parts for item in getattr(part.logprobs, field)]
+        assert streamed == getattr(whole.logprobs, field)
+    (only,) = complete(pico, prompt=TEXT, logprobs=2, max_tokens=0, stream=True)
+    assert only.choices[0].text == TEXT
+    assert only.choices[0].finish_reason == "length"
+
+
+def test_token_lists_are_scored_like_their_texts(pico: Server) -> None:
+    tokens = load("pico")[1].encode(TEXT)
+    answer = complete(pico, prompt=[tokens, tokens[:1]], logprobs=0, max_tokens=0, n=2)
+    texts = complete(pico, prompt=TEXT, logprobs=0, max_tokens=0)
+    scores = [choice.logprobs.token_logprobs for choice in answer.choices]
+    assert scores[0] == scores[1] == texts.choices[0].logprobs.token_logprobs
+    assert scores[2] == scores[3] == [None]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"prompt": "a", "max_tokens": 0}, "max_tokens: expected at least 1 without echo and"),
+        (
+            {"prompt": [[5] * 1500] * 128, "logprobs": 5, "max_tokens": 0, "stream": True},
+            "logprobs: .* got up to 1,152,000: send fewer prompts",
+        ),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(pico: Server, body: Any, message: str) -> None:
+    with pytest.raises(BadRequestError, match=message):
+        complete(pico, **body)
