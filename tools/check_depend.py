@@ -3,7 +3,8 @@
     uv run --no-sync python tools/check_depend.py
 
 A project has the pyproject.toml of `uv init --bare` and an active virtual environment with pip.
-$TINYLLM is this clone and $GIT its git address, so that git installs the last commit.
+$TINYLLM is this clone and $GIT its git address, so that git installs the last commit. Kernels are
+compiled without optimization and for two instruction sets, because only the commands are checked.
 """
 
 import os
@@ -45,6 +46,7 @@ def environment(project: Path) -> dict[str, str]:
         "PATH": f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "VIRTUAL_ENV": str(venv),
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "SKBUILD_CMAKE_DEFINE": "CMAKE_CXX_FLAGS_RELEASE=-O0;TINYLLM_TIERS=native",
     }
 
 

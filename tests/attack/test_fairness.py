@@ -37,7 +37,7 @@ LOADS[ALL] = [load for loads in LOADS.values() for load in loads[:1]]
 
 
 def full_load(victim: Victim, loads: list[Load], seconds: float) -> None:
-    """Send the requests of one key again and again."""
+    """Send the requests of one key again and again, and give up those that are left at the end."""
     end = time.monotonic() + seconds
 
     def keep_sending(path: str, body: bytes) -> None:
@@ -45,10 +45,10 @@ def full_load(victim: Victim, loads: list[Load], seconds: float) -> None:
             # Real clients run on other machines, and take no time of the server's processors.
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
         with victim.client() as client:
-            while time.monotonic() < end:
+            while (left := end - time.monotonic()) > 0:
                 headers = {"Content-Type": "application/json"}
                 with suppress(httpx.TransportError):  # a refused body closes the connection
-                    client.post(path, content=body, headers=headers)
+                    client.post(path, content=body, headers=headers, timeout=left)
 
     senders = [(path, make()) for path, make, clients in loads for _ in range(clients)]
     with ThreadPoolExecutor(len(senders)) as pool:

@@ -83,11 +83,11 @@ def is_closed(connection: socket.socket) -> bool:
 @pytest.mark.parametrize(
     ("begin", "count", "memory"),
     [
-        (nothing, 1100, 100),
-        (half_a_head, 1100, 100),
+        pytest.param(nothing, 1100, 100, marks=pytest.mark.full),
+        pytest.param(half_a_head, 1100, 100, marks=pytest.mark.full),
         (half_a_body, 1100, 150),
-        (large_half_of_a_body, 60, 250),
-        (tls, 1100, 100),
+        pytest.param(large_half_of_a_body, 60, 250, marks=pytest.mark.full),
+        pytest.param(tls, 1100, 100, marks=pytest.mark.full),
         (half_closed, 1100, 100),
         (no_reader, 20, 100),
     ],

@@ -96,19 +96,16 @@ def test_a_connection_too_many_gets_a_503(start: Start) -> None:
         assert "too many connections" in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
+def test_headers_that_do_not_end_are_cut_off(start: Start) -> None:
+    server = start("--timeout-headers", "0.5", "--timeout-keep-alive", "1")
+    for sent in (
         b"",
         b"GET /health HTTP/1.1\r\nHost: lo",
         b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hea",
         b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n",
-    ],
-)
-def test_headers_that_do_not_end_are_cut_off(start: Start, sent: bytes) -> None:
-    server = start("--timeout-headers", "0.5", "--timeout-keep-alive", "1")
-    with connections(server, 1, sent) as (connection,):
-        assert is_closed(connection, 10)
+    ):
+        with connections(server, 1, sent) as (connection,):
+            assert is_closed(connection, 10), sent
 
 
 def test_a_body_that_does_not_end_gets_a_408(start: Start) -> None:
@@ -146,10 +143,13 @@ def test_a_client_that_does_not_read_is_disconnected(endless: Path, start: Start
         assert closed(server, "write") == 1
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /hea", HEAD % 9_800_000 + b" " * 100_000])
-def test_slow_clients_do_not_hold_up_the_shutdown(start: Start, sent: bytes) -> None:
+def test_slow_clients_do_not_hold_up_the_shutdown(start: Start) -> None:
     server = start("--timeout-headers", "60", "--timeout-body", "60")
-    with connections(server, 30, sent):
+    with (
+        connections(server, 10, b""),
+        connections(server, 10, b"GET /hea"),
+        connections(server, 30, HEAD % 9_800_000 + b" " * 100_000),
+    ):
         health(server)
         began = time.monotonic()
         assert server.stop() == 0

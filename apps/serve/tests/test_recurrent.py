@@ -61,6 +61,7 @@ def test_choices_share_the_snapshot_of_their_prompt(hybrid: Server) -> None:
     hybrid.wait_until("kv_cache_pages_used", 0.0)
 
 
+@pytest.mark.exhaustive  # tests of the engine restart it, and another one here a server
 def test_a_restart_keeps_the_snapshots(model: Path, hybrid: Server, tmp_path: Path) -> None:
     options = ("--model", str(model), *OPTIONS, "--prefix-cache-path", str(tmp_path / "prefixes"))
     (expected,), _ = texts(hybrid)

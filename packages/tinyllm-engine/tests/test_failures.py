@@ -60,7 +60,9 @@ def assert_nothing_is_left(engine: Engine) -> None:
     assert (stats.running, stats.waiting, stats.pages_used) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("failing", [1, 2, 3, 8, 15])
+@pytest.mark.parametrize(
+    "failing", [1, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (2, 3, 8)), 15]
+)
 @pytest.mark.parametrize("speculation", [0, 3])
 def test_a_failed_pass_changes_no_token(
     pico: Model, prompts: list[list[int]], generated: Oracle, failing: int, speculation: int

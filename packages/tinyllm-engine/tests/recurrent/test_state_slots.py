@@ -93,6 +93,7 @@ def test_a_long_prompt_has_snapshots_at_intervals(budget: int) -> None:
         assert request.num_cached_tokens == length // SNAPSHOT_INTERVAL * SNAPSHOT_INTERVAL
 
 
+@pytest.mark.exhaustive
 def test_the_intervals_of_a_prompt_take_a_quarter_of_the_snapshots() -> None:
     world = make(snapshots=8, num_pages=4000)
     kept = [add(world, [number] * 9) for number in range(5)]

@@ -41,7 +41,15 @@ def test_both_kinds_of_files_give_the_same_bits(folders: dict[str, Path], shape:
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("name", ["tiny-hf", "tiny-moe-hf", "tiny-4bit", "tiny-moe-4bit"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("tiny-hf", marks=pytest.mark.exhaustive),
+        "tiny-moe-hf",
+        "tiny-4bit",
+        pytest.param("tiny-moe-4bit", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_op_sets_give_the_same_greedy_tokens(folders: dict[str, Path], name: str) -> None:
     answers = []
     for ops in (REFERENCE, MLX):

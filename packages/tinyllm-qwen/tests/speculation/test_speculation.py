@@ -59,7 +59,7 @@ def known_drafts(tokens: list[int], seed: int) -> Callable[[Speculation, int], N
 
 
 @SAMPLINGS
-@pytest.mark.parametrize("speculation", [1, 3])
+@pytest.mark.parametrize("speculation", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
 def test_random_drafts_change_no_bit(
     model: Model, sampling: SamplingParams, speculation: int
 ) -> None:
