@@ -10,7 +10,7 @@ import pytest
 from tinyllm_serve.testing import Server
 
 
-def embed(server: Server, texts: list[str], **fields: Any) -> httpx.Response:
+def embed(server: Server, texts: object, **fields: Any) -> httpx.Response:
     body = {"input": texts, **fields}
     return httpx.post(f"{server.url}/v1/embeddings", json=body, timeout=120)
 
@@ -48,3 +48,24 @@ def test_all_results_together_have_a_bound(start: Callable[..., Server]) -> None
     assert answer.status_code == 503
     assert "too many long bodies and results" in answer.json()["error"]["message"]
     assert httpx.post(url, json={"input": [[5]] * 16}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"),
+    [
+        ("", "expected at least one token, got none"),
+        ([5, 10**6], "expected token ids below "),
+        ("word " * 3000, "expected at most "),
+        ([5] * 3000, "expected fewer tokens than the model's context"),
+    ],
+)
+def test_a_text_that_can_never_be_embedded_is_refused_before_any_work(
+    pico: Server, last: object, reason: str
+) -> None:
+    before = pico.metric("prompt_tokens_total")
+    texts = ["a"] * 200 if isinstance(last, str) else [[5]] * 200
+    error = embed(pico, [*texts, last]).json()["error"]
+    assert error["param"] == "input.200"
+    assert error["message"].startswith(f"input.200: {reason}")
+    assert embed(pico, last).json()["error"]["param"] == "input"
+    assert pico.metric("prompt_tokens_total") == before

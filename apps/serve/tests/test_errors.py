@@ -101,7 +101,7 @@ def error(response: httpx.Response) -> dict[str, str | None]:
         ("/v1/completions", LONG_LOGPROBS, "logprobs"),
         ("/v1/completions", {"prompt": "a", "suffix": "b"}, "suffix"),
         ("/v1/completions", {"prompt": "a", "structured_outputs": {}}, "structured_outputs"),
-        ("/v1/embeddings", {"input": ["a", ""]}, "input"),
+        ("/v1/embeddings", {"input": ["a", ""]}, "input.1"),
         ("/v1/embeddings", {"input": "a", "dimensions": 4}, "dimensions"),
         ("/v1/embeddings", {"input": "a", "user": "b" * 257}, "user"),
         (CHAT, {"store": True}, "store"),

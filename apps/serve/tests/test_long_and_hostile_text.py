@@ -27,7 +27,7 @@ def test_control_tokens_in_messages_are_text(pico: Server) -> None:
     ("path", "body", "param"),
     [
         ("/v1/completions", {"prompt": "@"}, "prompt"),
-        ("/v1/embeddings", {"input": ["@"]}, "input"),
+        ("/v1/embeddings", {"input": ["@"]}, "input.0"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "@"}]}, "messages"),
         ("/v1/responses", {"input": "@"}, "input"),
     ],

@@ -99,6 +99,16 @@ def test_a_cancelled_task_frees_its_pages_in_any_phase(
     run(test)
 
 
+def test_a_request_is_checked_without_being_queued(prompts: list[list[int]]) -> None:
+    async def test(engine: AsyncEngine) -> None:
+        engine.check(Request(prompts[0], embedding=True))
+        with pytest.raises(RequestError, match=r"^prompt: expected token ids below"):
+            await asyncio.to_thread(engine.check, Request([10**6]))
+        assert engine.stats.prompt_tokens == 0
+
+    run(test)
+
+
 def test_draining_finishes_running_requests_and_refuses_new_ones(prompts: list[list[int]]) -> None:
     async def test(engine: AsyncEngine) -> None:
         task = asyncio.create_task(collect(engine, Request(prompts[0], 30, ignore_end=True)))

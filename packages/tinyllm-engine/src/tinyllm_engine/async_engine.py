@@ -122,6 +122,13 @@ class AsyncEngine:
         """The reason why the engine accepts no requests; None while it is open or still loading."""
         return self._closed
 
+    def check(self, request: Request) -> None:
+        """Raise RequestError if a request is too long or has unknown tokens, before it is queued.
+
+        Any thread may call this.
+        """
+        self._started.requests.limit_tokens(request)
+
     async def ended(self) -> None:
         """Wait until the engine computes no more steps: after `close`, `fail`, or a failure."""
         await self._ended.wait()

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.types import Scope
 from tinyllm_engine import EngineFullError
+from tinyllm_engine import Request as EngineRequest
 
 from tinyllm_serve.clients import Client
 from tinyllm_serve.generation.text import length_errors, run_on_text
@@ -28,9 +29,6 @@ from tinyllm_serve.protocol.base import EndUser, ListOf, Strict
 from tinyllm_serve.protocol.completions import Tokens, token_lists
 from tinyllm_serve.routes.dependencies import ModelService
 from tinyllm_serve.service import Service
-
-ENGINE_FIELDS = {"prompt": "input"}
-"""The endpoint's name for each field that the engine names differently."""
 
 MAX_TEXTS = 2048
 """The most texts of a request, as OpenAI's. Clients such as LangChain and LlamaIndex send hundreds
@@ -93,14 +91,12 @@ async def embeddings(body: EmbeddingRequest, request: Request, service: ModelSer
     service.check_ready()
     service.check_model(body.model)
     client = client_of(request)
-    with length_errors("input"):
-        texts = await run_on_text(service.pacer, client, body.input, _tokens, service, body)
+    texts = await run_on_text(service.pacer, client, body.input, _tokens, service, body)
     log = log_fields(request)
     log["user"] = body.user
     log["prompt_tokens"] = count = sum(map(len, texts))
     work = _Texts(service, client, texts, request.scope)
-    with renamed_fields(ENGINE_FIELDS):
-        vectors = await while_connected(request, work.embed())
+    vectors = await while_connected(request, work.embed())
     head = {
         "object": "list",
         "model": service.name,
@@ -114,10 +110,19 @@ def _tokens(service: Service, body: EmbeddingRequest) -> list[Sequence[int]]:
     """Return the tokens of each text, in 4 bytes a token: a list of integers takes ten times that.
 
     Raises:
-        TextTooLongError: if a text has more tokens than the context.
+        ApiError: 400 if the engine can never serve one of the texts.
     """
-    lists = token_lists(body.input, service.tokenizer, service.max_prompt)
-    return [array("i", tokens) for tokens in lists]
+    given, texts = body.input, list[Sequence[int]]()
+    is_single = isinstance(given, str) or isinstance(given[0], int)
+    lists = token_lists(given, service.tokenizer, service.max_prompt)
+    while True:
+        field = "input" if is_single else f"input.{len(texts)}"
+        with length_errors(field), renamed_fields({"prompt": field}):
+            tokens = next(lists, None)
+            if tokens is None:
+                return texts
+            service.engine.check(EngineRequest(tokens, embedding=True))
+        texts.append(array("i", tokens))
 
 
 class _Texts:
@@ -137,7 +142,6 @@ class _Texts:
         """Return the embedding of each text. The first error ends the work on all texts.
 
         Raises:
-            RequestError: if a text can never be served.
             EngineFullError: if the queue is full before the first text is computed.
             ApiError: 503 if the results of all requests together take too much memory.
         """
