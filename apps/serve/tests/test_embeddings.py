@@ -1,7 +1,11 @@
 """Embeddings of many texts in one request."""
 
+import os
+import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -69,3 +73,31 @@ def test_a_text_that_can_never_be_embedded_is_refused_before_any_work(
     assert error["message"].startswith(f"input.200: {reason}")
     assert embed(pico, last).json()["error"]["param"] == "input"
     assert pico.metric("prompt_tokens_total") == before
+
+
+def asked_and_ended(server: Server, texts: list[str]) -> httpx.Response:
+    """Return the answer to a request that is computed when the server gets SIGTERM."""
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(embed, server, texts)
+        while server.metric("prompt_tokens_total") == 0:
+            time.sleep(0.02)
+        os.kill(server.process.pid, signal.SIGTERM)
+        server.wait_for("draining")
+        refused = embed(server, ["late"])
+        assert (refused.status_code, asked.done()) == (503, False)
+        answer = asked.result()
+    assert server.wait() == 0
+    return answer
+
+
+def test_the_end_of_the_server_waits_for_all_texts(start: Callable[..., Server]) -> None:
+    answer = asked_and_ended(start(), [f"text {number}" for number in range(2048)])
+    assert answer.status_code == 200
+    assert all(each["embedding"] for each in answer.json()["data"])
+
+
+def test_texts_that_are_cut_off_get_an_error(start: Callable[..., Server], endless: Path) -> None:
+    options = ("--kv-cache-memory", "0.2", "--timeout-graceful-shutdown", "1")
+    answer = asked_and_ended(start("--model", str(endless), *options), ["a" * 100_000] * 20)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert answer.json()["error"]["message"] == "the server is shutting down"

@@ -1,5 +1,6 @@
 """The served model: its engine, its state, and its metrics."""
 
+import asyncio
 import logging
 import math
 import time
@@ -32,6 +33,7 @@ class Service(Served):
         page_tokens: the number of tokens that the pages hold; 0 before the model is loaded.
         created: the time of the start, in seconds since 1970.
         pacer: the pace of each client's requests and answers.
+        embeddings: the requests for embeddings in progress. Their texts are queued one by one.
     """
 
     def __init__(self, settings: Settings, group: Group | None = None) -> None:
@@ -50,6 +52,7 @@ class Service(Served):
         self._weight_bytes = 0
         self.created = int(time.time())
         self.pacer = Pacer()
+        self.embeddings = set[asyncio.Task[object]]()
         self.metrics = Metrics(
             lambda: None if self.state == "loading" else self.engine.stats,
             prefix_cache=settings.enable_prefix_caching,
@@ -125,6 +128,8 @@ class Service(Served):
 
     async def finish(self) -> None:
         """Wait until the requests in progress have ended."""
+        while self.embeddings:  # before `drain`, which refuses their further texts
+            await asyncio.wait(self.embeddings)
         await self.engine.drain()
 
     async def close(self) -> None:

@@ -28,15 +28,15 @@ async def disconnected(receive: Receive) -> None:
         pass
 
 
-async def while_connected(request: Request, work: Coroutine[None, None, T]) -> T:
-    """Run a coroutine, and cancel it if the client disconnects.
+async def while_connected(request: Request, work: Coroutine[None, None, T] | asyncio.Task[T]) -> T:
+    """Run a coroutine or wait for a task, and cancel it if the client disconnects.
 
     Raises:
         ApiError: 499 if the client has disconnected.
     """
     release_body(request.scope)
     gone = asyncio.create_task(disconnected(request.receive))
-    task = asyncio.create_task(work)
+    task = asyncio.ensure_future(work)
     try:
         await asyncio.wait({gone, task}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():

@@ -95,8 +95,10 @@ async def embeddings(body: EmbeddingRequest, request: Request, service: ModelSer
     log = log_fields(request)
     log["user"] = body.user
     log["prompt_tokens"] = count = sum(map(len, texts))
-    work = _Texts(service, client, texts, request.scope)
-    vectors = await while_connected(request, work.embed())
+    work = asyncio.create_task(_Texts(service, client, texts, request.scope).embed())
+    service.embeddings.add(work)
+    work.add_done_callback(service.embeddings.discard)
+    vectors = await while_connected(request, work)
     head = {
         "object": "list",
         "model": service.name,
