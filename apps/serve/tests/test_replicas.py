@@ -30,7 +30,8 @@ RUNNING = "tinyllm:num_requests_running"
 @pytest.fixture(scope="module")
 def copies(endless: Path) -> Iterator[Server]:
     """A server of two replicas with endless answers, and a key."""
-    model = ("--model", str(endless), "--page-size", str(PAGE), "--kv-cache-memory", "0.05")
+    name = os.path.relpath(endless)
+    model = ("--model", name, "--page-size", str(PAGE), "--kv-cache-memory", "0.05")
     with Server(
         *model, "--ray", "--replicas", "2", ready=False, TINYLLM_API_KEY="secret"
     ) as server:
@@ -121,6 +122,14 @@ def test_all_endpoints_and_errors_work(copies: Server) -> None:
         assert (long.status_code, long.json()["error"]["code"]) == (413, None)
     without = httpx.post(copies.url + CHAT, json=chat_body("hi"))
     assert without.json()["error"]["code"] == "invalid_api_key"
+
+
+def test_the_model_has_the_name_that_the_operator_gave(copies: Server, endless: Path) -> None:
+    name = os.path.relpath(endless)
+    (listed,) = httpx.get(f"{copies.url}/v1/models", headers=KEY).json()["data"]
+    assert (listed["id"], listed["root"]) == ("endless", name)
+    assert ask(copies, "hi", model=name, max_tokens=1).status_code == 200
+    assert ask(copies, "hi", model=str(endless)).json()["error"]["code"] == "model_not_found"
 
 
 def test_conversations_stay_with_their_cached_prefix(copies: Server) -> None:

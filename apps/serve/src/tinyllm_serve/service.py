@@ -29,6 +29,7 @@ class Service(Served):
     Attributes:
         engine: the model, and the requests in progress.
         defaults: the checkpoint's sampling parameters.
+        root: the model as the operator has named it.
         arithmetic: backend and dtype; None before the model is loaded.
         page_tokens: the number of tokens that the pages hold; 0 before the model is loaded.
         created: the time of the start, in seconds since 1970.
@@ -36,12 +37,16 @@ class Service(Served):
         embeddings: the requests for embeddings in progress. Their texts are queued one by one.
     """
 
-    def __init__(self, settings: Settings, group: Group | None = None) -> None:
+    def __init__(
+        self, settings: Settings, group: Group | None = None, *, root: str | None = None
+    ) -> None:
         """Prepare; `start` loads the model.
 
-        With a group, this process is rank 0. Without a group, it has the whole model.
+        With a group, this process is rank 0. Without a group, it has the whole model. `root` is the
+        model as the operator has named it, if that is not `settings.model`.
         """
         self.settings = settings
+        self.root = settings.model if root is None else root
         self._group = group
         # A failed step does not know which rank was lost. The control channel to that rank does.
         failing = None if group is None else group.member.await_loss
@@ -147,7 +152,7 @@ class Service(Served):
         Raises:
             ApiError: 404, as from OpenAI's API.
         """
-        if name not in (None, self.name, self.settings.model):
+        if name not in (None, self.name, self.root):
             raise ApiError(
                 404,
                 f"model: expected {self.name!r}, the served model, got {name[:200]!r}",

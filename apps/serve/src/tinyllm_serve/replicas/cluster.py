@@ -61,10 +61,11 @@ def join_cluster() -> None:
         raise ServeError("--update: Ray runs, but no 'serve --ray' on it: start one")
 
 
-def deploy(settings: Settings) -> DeploymentHandle:
+def deploy(settings: Settings, root: str) -> DeploymentHandle:
     """Start the replicas, or replace running ones one after the other, and wait for them.
 
-    `settings` are the settings of each replica: see `local_settings`.
+    `settings` are the settings of each replica: see `local_settings`. `root` is the model as the
+    operator has named it.
 
     Raises:
         ServeError: if the replicas cannot be started; the message has the reason of the
@@ -92,7 +93,7 @@ def deploy(settings: Settings) -> DeploymentHandle:
             request_router_class=PrefixRouter, request_router_kwargs={"slack": affinity}
         ),
     )
-    application = options.bind(settings, max(1, core_count() // high))
+    application = options.bind(settings, root, max(1, core_count() // high))
     try:
         return serve.run(application, name=APPLICATION, route_prefix=None)
     except RuntimeError as error:

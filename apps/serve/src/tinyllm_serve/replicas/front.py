@@ -57,7 +57,7 @@ def run_replicas(settings: Settings) -> None:
         local = local_settings(settings)
         join_cluster()
         try:
-            deploy(local)
+            deploy(local, settings.model)
         finally:
             stop_cluster()
         log_event("updated", model=settings.model_name, replicas=settings.replica_range[0])

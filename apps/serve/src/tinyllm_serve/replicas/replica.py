@@ -24,15 +24,16 @@ _log = logging.getLogger(__name__)
 class Replica:
     """A model with an engine and all endpoints."""
 
-    def __init__(self, settings: Settings, threads: int) -> None:
+    def __init__(self, settings: Settings, root: str, threads: int) -> None:
         """Prepare. Ray's first health check loads the model, before any request comes.
 
-        The kernels use `threads` threads, unless TINYLLM_NUM_THREADS is set.
+        `root` is the model as the operator has named it. The kernels use `threads` threads, unless
+        TINYLLM_NUM_THREADS is set.
         """
         os.environ.setdefault("TINYLLM_NUM_THREADS", str(threads))
         configure_log()
         return_large_blocks()
-        self._service = Service(settings)
+        self._service = Service(settings, root=root)
         self._endpoints = make_endpoints(self._service)
         self._loading = asyncio.Lock()
 

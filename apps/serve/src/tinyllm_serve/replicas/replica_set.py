@@ -56,7 +56,7 @@ class ReplicaSet(Served):
         # In a thread that lives until the end, because Ray's processes end with that thread.
         self._logs = await loop.run_in_executor(self._owner, start_cluster)
         _restore_signal_handlers()
-        self._handle = await _in_daemon(lambda: deploy(local))
+        self._handle = await _in_daemon(lambda: deploy(local, self.settings.model))
         self._state = "ready"
 
     def facts(self) -> Mapping[str, Fact]:

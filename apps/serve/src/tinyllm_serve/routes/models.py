@@ -48,6 +48,6 @@ def _body(service: Service) -> ModelBody:
     return ModelBody(
         id=service.name,
         created=service.created,
-        root=service.settings.model,
+        root=service.root,
         max_model_len=service.max_model_len,
     )
