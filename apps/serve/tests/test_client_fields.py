@@ -73,6 +73,7 @@ def part(kind: str, **fields: Any) -> list[dict[str, Any]]:
         (CHAT, {"stream": True, "stream_options": {"continuous_usage_stats": False}}),
         # Neutral values.
         (COMPLETIONS, {"best_of": 1, "echo": False, "min_tokens": 0, "length_penalty": 1.0}),
+        (COMPLETIONS, {"best_of": 2, "n": 2}),
         (COMPLETIONS, {"skip_special_tokens": True, "use_beam_search": False}),
         (CHAT, {"best_of": 1, "echo": False, "min_tokens": 0, "length_penalty": 1}),
         (CHAT, {"continue_final_message": False, "add_generation_prompt": True}),
@@ -102,7 +103,8 @@ REFERENCE = [ASK, {"type": "item_reference", "id": "msg_1"}]
 @pytest.mark.parametrize(
     ("path", "fields", "param", "reason"),
     [
-        (COMPLETIONS, {"best_of": 2}, "best_of", "expected 1: "),
+        (COMPLETIONS, {"best_of": 2}, "best_of", "expected 1, as n, got 2: "),
+        (COMPLETIONS, {"best_of": 1, "n": 2}, "best_of", "expected 2, as n, got 1: "),
         (COMPLETIONS, {"min_tokens": 4}, "min_tokens", "expected 0: "),
         (COMPLETIONS, {"min_tokens": False}, "min_tokens", "expected 0: "),
         (CHAT, {"skip_special_tokens": False}, "skip_special_tokens", "expected true: "),

@@ -10,11 +10,6 @@ from tinyllm_serve.protocol.base import Strict, expect
 class NeutralSampling(Strict):
     """Neutral values of fields that choose tokens. Benchmarks send them by default."""
 
-    best_of: Annotated[
-        int | None,
-        Field(ge=1, le=1),
-        expect("expected 1: this server ranks no answers, ask for several by n"),
-    ] = None
     min_tokens: Annotated[
         int | None,
         Field(ge=0, le=0),

@@ -70,6 +70,9 @@ class SamplingFields(GenerationFields, NeutralSampling):
     stop: Stop | Annotated[ListOf[Stop], Field(max_length=MAX_STOPS)] | None = None
     response_format: ResponseFormat | None = None
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+    best_of: int | None = Field(
+        default=None, ge=1, description="Must be n, because this server ranks no answers."
+    )
     stream_options: StreamOptions | None = None
     user: EndUser = None
 
@@ -90,6 +93,11 @@ class SamplingFields(GenerationFields, NeutralSampling):
             raise ValueError("structured_outputs: expected no response format beside it")
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options: expected stream: true beside it")
+        if self.best_of not in (None, self.choices):
+            raise ValueError(
+                f"best_of: expected {self.choices}, as n, got {self.best_of}: this server ranks "
+                "no answers, ask for several by n"
+            )
         if self.ignore_eos and self.has_format:
             raise ValueError("ignore_eos: expected false beside an output format, which ends")
         return self
