@@ -187,6 +187,15 @@ def test_other_requests_are_refused(pico: Server) -> None:
     assert "Content-Type: application/json" in error(unsaid)["message"]
 
 
+def test_head_is_get_without_the_body(pico: Server) -> None:
+    for path in ("/", "/health", "/ready", "/v1/models", "/v1/models/pico", "/docs", "/nowhere"):
+        whole, head = httpx.get(pico.url + path), httpx.head(pico.url + path)
+        assert (head.status_code, head.content) == (whole.status_code, b"")
+        assert head.headers["content-length"] == whole.headers["content-length"]
+        pico.wait_for("request", id=head.headers["x-request-id"], method="HEAD")
+    assert httpx.head(pico.url + CHAT).status_code == 405
+
+
 def test_long_bodies_are_refused(guarded: Server) -> None:
     key = {"Authorization": "Bearer first"}
     long = json.dumps({"messages": [{"role": "user", "content": "x" * 60_000}]}).encode()

@@ -77,7 +77,13 @@ class RequestLog:
         """Pass a request on, and watch its response."""
         identity = f"req-{token_hex(8)}"
         fields: LogFields = {}
-        scope["state"] = {**scope.get("state", {}), "log_fields": fields}
+        method = scope["method"]
+        scope = {
+            **scope,
+            # uvicorn leaves out the body of the response to HEAD, by the method of its own scope.
+            "method": "GET" if method == "HEAD" else method,
+            "state": {**scope.get("state", {}), "log_fields": fields},
+        }
         start = time.perf_counter()
         status, complete = CLIENT_CLOSED_REQUEST, False
 
@@ -103,7 +109,7 @@ class RequestLog:
             self._metrics.http_request_duration.labels(path).observe(seconds)
             line = {
                 "id": identity,
-                "method": scope["method"],
+                "method": method,
                 "path": path,
                 "status": status,
                 "seconds": round(seconds, 4),
