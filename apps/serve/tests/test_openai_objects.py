@@ -111,6 +111,17 @@ def test_completions(scripted: Server, options: Json) -> None:
     assert all("usage" not in chunk for chunk in events(scripted, COMPLETIONS, body))
 
 
+@pytest.mark.parametrize("likeliest", [0, 1])
+def test_a_chosen_token_is_among_the_likeliest(pico: Server, likeliest: int) -> None:
+    body = {"prompt": "what", "logprobs": likeliest, "temperature": 5, "seed": 1}
+    found = post(pico, COMPLETIONS, body)["choices"][0]["logprobs"]
+    for token, logprob, top in zip(
+        found["tokens"], found["token_logprobs"], found["top_logprobs"], strict=True
+    ):
+        assert top[token] >= logprob  # of equal texts, the likeliest is kept
+    assert max(map(len, found["top_logprobs"])) == likeliest + 1
+
+
 RESPONSE_BODIES: list[Json] = [
     {"input": "#think", "include": ["reasoning.encrypted_content"], "user": "u"},
     {"input": "#think", "max_output_tokens": 5, "instructions": "Be brief."},

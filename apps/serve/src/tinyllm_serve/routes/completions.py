@@ -168,13 +168,19 @@ class TextCompletion:
         return CompletionLogprobs(
             tokens=tokens,
             token_logprobs=[each.logprob for each in scored],
-            top_logprobs=[None if each.logprob is None else self._top(each) for each in scored],
+            top_logprobs=[self._top(each) for each in scored],
             text_offset=[*accumulate(map(len, tokens[:-1]), initial=offset)],
         )
 
-    def _top(self, scored: SampledToken | Output) -> dict[str, float]:
-        """Return the likeliest tokens by their texts. Of equal texts, the likeliest is kept."""
-        return {self._text(each.token): each.logprob for each in reversed(scored.top)}
+    def _top(self, scored: SampledToken | Output) -> dict[str, float] | None:
+        """Return a token and the likeliest ones by their texts, None for the first of a prompt.
+
+        Of equal texts, the likeliest is kept.
+        """
+        if scored.logprob is None:
+            return None
+        likeliest = {self._text(each.token): each.logprob for each in reversed(scored.top)}
+        return {self._text(scored.token): scored.logprob} | likeliest
 
     def _text(self, token: int) -> str:
         """Return the text of one token. A part of a character is shown as U+FFFD."""
