@@ -171,6 +171,7 @@ def test_other_requests_are_refused(pico: Server) -> None:
     assert status("GET", "/v1/models/gpt-5") == 404
     assert status("GET", "/nowhere") == 404
     assert status("GET", CHAT) == 405
+    assert error(httpx.get(pico.url + CHAT))["message"] == "expected POST, got GET"
     assert status("POST", CHAT, content="{", headers=as_json) == 400
     assert status("POST", CHAT, content="[" * 100_000, headers=as_json) == 400
     assert status("POST", CHAT, content=b"\xff", headers=as_json) == 400

@@ -79,6 +79,9 @@ async def _error_response(request: Request, error: Exception) -> JSONResponse:
     known = as_api_error(error)
     if known.status == 404 and isinstance(error, HTTPException):
         known = replace(known, message=_no_path(request))
+    if known.status == 405 and known.headers is not None:
+        message = f"expected {known.headers['Allow']}, got {request.method}"
+        known = replace(known, message=message)
     return known.response
 
 
