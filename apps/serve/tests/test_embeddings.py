@@ -38,6 +38,14 @@ def test_numbers_and_base64_are_equal(pico: Server) -> None:
         assert each.embedding == pytest.approx(other["embedding"], abs=1e-7)
 
 
+def test_the_dimensions_may_be_those_of_the_model(pico: Server) -> None:
+    (plain,) = embed(pico, ["a"]).json()["data"]
+    width = len(plain["embedding"])
+    assert embed(pico, ["a"], dimensions=width).json()["data"] == [plain]
+    error = embed(pico, ["a"], dimensions=width // 2).json()["error"]
+    assert error["message"].startswith(f"dimensions: expected {width}, the width of the model's")
+
+
 def test_a_short_queue_refuses_no_request_of_many_texts(start: Callable[..., Server]) -> None:
     server = start("--max-num-seqs", "1", "--max-waiting", "1")
     with ThreadPoolExecutor(2) as pool:

@@ -6,7 +6,7 @@ import math
 import struct
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter
 from fastapi.responses import Response, StreamingResponse
@@ -22,7 +22,7 @@ from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.body_limit import hold_memory
 from tinyllm_serve.http.disconnect import cancel, while_connected
-from tinyllm_serve.http.errors import renamed_fields
+from tinyllm_serve.http.errors import ApiError, renamed_fields
 from tinyllm_serve.http.json_text import json_bytes
 from tinyllm_serve.http.middleware import log_fields
 from tinyllm_serve.protocol.base import EndUser, ListOf, Strict
@@ -48,13 +48,12 @@ TokenLists = Annotated[ListOf[Tokens], Field(min_length=1, max_length=MAX_TEXTS)
 class EmbeddingRequest(Strict):
     """One or more texts to embed."""
 
-    unsupported: ClassVar[Mapping[str, str]] = {
-        "dimensions": "embeddings have as many numbers as the model's hidden states: leave it out"
-    }
-
     model: str | None = None
     input: str | Texts | Tokens | TokenLists
     encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(
+        default=None, description="The width of the model's hidden states; others are refused."
+    )
     user: EndUser = None
 
 
@@ -90,6 +89,13 @@ async def embeddings(body: EmbeddingRequest, request: Request, service: ModelSer
     """Embed texts: pool the model's last hidden states, and normalize."""
     service.check_ready()
     service.check_model(body.model)
+    width = service.engine.config.hidden_size
+    if body.dimensions not in (None, width):
+        message = (
+            f"dimensions: expected {width}, the width of the model's hidden states, "
+            f"got {body.dimensions}: leave it out"
+        )
+        raise ApiError(400, message, param="dimensions")
     client = client_of(request)
     texts = await run_on_text(service.pacer, client, body.input, _tokens, service, body)
     log = log_fields(request)
