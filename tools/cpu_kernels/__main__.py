@@ -55,7 +55,7 @@ def main(options: Options) -> int:
     document = Document.read(options.out)
     libraries = _libraries(options.llama)
     if not options.draw:
-        for part in choose_parts(_cpu.tiers(), options.tier, options.part):
+        for part in choose_parts(_cpu.instruction_sets(), options.tier, options.part):
             notice(part.name, "cpu_kernels")
             document.add(part.name, measure_part(part, libraries))
             document.write(options.out)

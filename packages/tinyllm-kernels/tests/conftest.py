@@ -32,7 +32,9 @@ settings.load_profile("repeatable")
 
 PRESENT = available()[0].present
 FIRST = (SWEEP[0], None)  # None is the GPU of a Mac
-TIERS = importlib.import_module("tinyllm_kernels._cpu").tiers() if PRESENT else ["absent"]
+INSTRUCTION_SETS = (
+    importlib.import_module("tinyllm_kernels._cpu").instruction_sets() if PRESENT else ["absent"]
+)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -47,16 +49,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not is_ours or not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
             continue
         params: dict[str, Any] = item.callspec.params
-        tier, sweep = params.get("ops"), params.get("metal_sweep")
-        cases[item.nodeid.partition("[")[0], repr(tier or sweep)].append(item)
-        if tier in TIERS[1:-1] or sweep not in (None, *FIRST):
+        isa, sweep = params.get("ops"), params.get("metal_sweep")
+        cases[item.nodeid.partition("[")[0], repr(isa or sweep)].append(item)
+        if isa in INSTRUCTION_SETS[1:-1] or sweep not in (None, *FIRST):
             item.add_marker(pytest.mark.exhaustive)
     more = [item for found in cases.values() for item in _without_new_pair(found)]
     for item in more:
         item.add_marker(pytest.mark.exhaustive)
     if os.environ.get("TINYLLM_TEST_TIERS") == "all":
         return
-    left = {item for item in more if item.callspec.params.get("ops") in TIERS[1:-1]}
+    left = {item for item in more if item.callspec.params.get("ops") in INSTRUCTION_SETS[1:-1]}
     config.hook.pytest_deselected(items=list(left))
     items[:] = [item for item in items if item not in left]
 
@@ -79,7 +81,7 @@ def _without_new_pair(cases: list[pytest.Function]) -> list[pytest.Function]:
     return left
 
 
-@pytest.fixture(params=TIERS)
+@pytest.fixture(params=INSTRUCTION_SETS)
 def ops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
     """The native backend, with the kernels of one instruction set.
 
@@ -91,7 +93,7 @@ def ops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setenv("TINYLLM_CPU_ISA", request.param)
     backend = opset("cpu")
     assert isinstance(backend, Backend)
-    with contextlib.nullcontext() if request.param == TIERS[0] else without_checks():
+    with contextlib.nullcontext() if request.param == INSTRUCTION_SETS[0] else without_checks():
         yield backend
 
 

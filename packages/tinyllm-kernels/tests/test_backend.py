@@ -109,7 +109,7 @@ def test_a_lower_instruction_set_can_be_asked_for(monkeypatch: pytest.MonkeyPatc
 def test_an_instruction_set_that_the_machine_lacks_is_refused(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    found = importlib.import_module("tinyllm_kernels._cpu").tiers()
+    found = importlib.import_module("tinyllm_kernels._cpu").instruction_sets()
     monkeypatch.setenv("TINYLLM_CPU_ISA", name)
     assert available()[0].present == (name in found)
     if name not in found:

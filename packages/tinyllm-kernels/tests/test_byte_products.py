@@ -89,7 +89,7 @@ def test_4_bit_weights_are_multiplied_in_bytes_wherever_the_backend_is(
 def test_prompts_are_multiplied_in_bytes_except_in_tiles_of_bfloat16(
     byte_ops: OpSet, native: ModuleType, dtype: mx.Dtype
 ) -> None:
-    in_tiles = native.chosen_tier() == "amx" and dtype == mx.bfloat16
+    in_tiles = native.chosen_instruction_set() == "amx" and dtype == mx.bfloat16
     assert rounds(dtype, 4, "prefill") is not in_tiles
 
 

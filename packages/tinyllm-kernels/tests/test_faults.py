@@ -144,7 +144,7 @@ x, w16 = normal((3, 256), seed=2), (normal((64, 256), seed=3) * 1e-6).astype(mx.
         """
 def digest():
     found = hashlib.sha256()
-    for isa in native.tiers():
+    for isa in native.instruction_sets():
         os.environ["TINYLLM_CPU_ISA"] = isa
         for w in weights:
             found.update(bits(ops.embedding(mx.arange(64), w)))

@@ -85,14 +85,14 @@ def test_experts_are_found(ops: Backend, dtype: mx.Dtype, form: tuple[int, int, 
     assert same_bits(y, ops.expert_linear(x, plain, experts))
 
 
-def test_weights_prepared_by_one_tier_work_on_another(
+def test_weights_prepared_by_one_instruction_set_work_on_another(
     ops: Backend, native: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This happens if TINYLLM_CPU_ISA changes in a process that has loaded a model."""
     plain = packed((48, 384), mx.bfloat16)
-    for tier in native.tiers():
+    for isa in native.instruction_sets():
         with monkeypatch.context() as other:
-            other.setenv("TINYLLM_CPU_ISA", tier)
+            other.setenv("TINYLLM_CPU_ISA", isa)
             w = prepared(ops, plain)
         for shape in ((2, 1, 384), (1, 40, 384)):
             x = normal(shape, mx.bfloat16, seed=1)
@@ -101,14 +101,14 @@ def test_weights_prepared_by_one_tier_work_on_another(
         assert mx.array_equal(ops.embedding(ids, w), ops.embedding(ids, plain))
 
 
-def test_a_tier_interleaves_the_weights_of_its_integer_products(
+def test_an_instruction_set_interleaves_the_weights_of_its_integer_products(
     ops: Backend, native: ModuleType
 ) -> None:
     """Affine weights with scales of 16 bits, and mxfp4, in whole vectors."""
-    tier = native.chosen_tier()
+    isa = native.chosen_instruction_set()
     for form in FORMS:
         w = prepared(ops, packed((48, 384), mx.bfloat16, *form))
-        assert isinstance(w, InterleavedTensor) == (tier != "portable")
+        assert isinstance(w, InterleavedTensor) == (isa != "portable")
     others: list[Weight] = [
         packed((45, 384), mx.bfloat16),
         packed((48, 96), mx.bfloat16, group=32),
@@ -128,7 +128,7 @@ def test_codes_of_other_widths_are_stored_in_4_or_8_bits(
     plain = packed((3, 48, 384), dtype, bits, group)
     assert isinstance(plain, QuantizedTensor)
     w = prepared(ops, plain)
-    if native.chosen_tier() == "portable" or dtype == mx.float32:
+    if native.chosen_instruction_set() == "portable" or dtype == mx.float32:
         assert w is plain
         return
     assert isinstance(w, InterleavedTensor)

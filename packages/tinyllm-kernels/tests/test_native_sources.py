@@ -97,15 +97,15 @@ def test_a_build_without_the_sets_of_the_processor_says_so(tmp_path: Path) -> No
     if compiler is None or sys.platform != "linux":
         pytest.skip("there is no C++ compiler, or no CPU backend")
     (tmp_path / "main.cpp").write_text(
-        '#include "dispatch/kernels.h"\n'
+        '#include "dispatch/kernel_table.h"\n'
         "#include <cstdio>\n"
         "int main() {\n"
-        "  try { tinyllm::tiers(); }\n"
+        "  try { tinyllm::kernel_tables(); }\n"
         "  catch (const std::invalid_argument& error) { std::puts(error.what()); }\n"
         "}\n"
     )
     program = tmp_path / "program"
-    sources = [str(NATIVE / "dispatch" / "tiers.cpp"), str(tmp_path / "main.cpp")]
+    sources = [str(NATIVE / "dispatch" / "dispatch.cpp"), str(tmp_path / "main.cpp")]
     flags = ["-std=c++20", "-include", "stdexcept", f"-I{NATIVE}", "-o", str(program)]
     subprocess.run([compiler, *flags, *sources], check=True, timeout=120)
     done = subprocess.run([program], capture_output=True, text=True, check=True, timeout=60)

@@ -4,7 +4,7 @@
 #include "attention/parts.h"
 #include "attention/query_rows.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 namespace {
 
 void store_rows(const AttentionTask& t, const QueryTile& tile, const PartialResult& result) {
@@ -59,4 +59,4 @@ void attention_merge(const AttentionTask& t, const AttentionMerge& task, float* 
   store_rows(t, task.tile, result);
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

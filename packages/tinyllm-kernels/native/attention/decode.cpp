@@ -10,7 +10,7 @@
 #include "attention/query_rows.h"
 #include "attention/softmax.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 namespace {
 
 struct Decode {
@@ -110,4 +110,4 @@ void decode_part(const AttentionTask& t, const AttentionPart& part, PartialResul
   if (reads_even_odd(t.v)) from_even_odd_order(result.values, features);
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -11,7 +11,7 @@
 #include "attention/plan.h"
 #include "isa/lanes.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // The register tile: query rows, and keys or values.
 inline constexpr int kDecodeRows = W == 16 ? 4 : 2;
@@ -130,4 +130,4 @@ void accumulate_values(const ValueRows& values, int64_t j, const float* weights,
   }
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -7,7 +7,7 @@
 #include "attention/plan.h"
 #include "runtime/prefetch_distances.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // The rows of a part: first its keys, then its values, then the first keys of the next split. The
 // last row stands for rows after the end.
@@ -64,4 +64,4 @@ class DecodeStream {
   const char* rows_[2 * kDecodeSplit + kMaxAhead];
 };
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

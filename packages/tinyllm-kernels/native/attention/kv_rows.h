@@ -7,7 +7,7 @@
 #include "isa/load_store.h"
 #include "matmul/formats.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // Rows whose addresses are looked up together and, if necessary, unpacked together.
 inline constexpr int64_t kRowBatch = 64;
@@ -200,4 +200,4 @@ inline void from_even_odd_order(float* rows, int64_t count) {
   }
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

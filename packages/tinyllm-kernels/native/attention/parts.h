@@ -6,7 +6,7 @@
 #include "attention/plan.h"
 #include "attention/softmax.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // Computes a part of a decode step: one query, all heads that share a key. Memory bandwidth is the
 // limit, and each key and value is read once. `scratch` has `decode_scratch` floats.
@@ -54,4 +54,4 @@ inline void merge(PartialResult& result, const PartialResult& next, int64_t rows
   }
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -16,7 +16,7 @@
 #define TINYLLM_FAST_PAIRS
 #endif
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 namespace {
 
 constexpr int64_t kPackedKeys = 128;  // keys that are packed at once; they stay in the cache
@@ -292,4 +292,4 @@ void prefill_part(const AttentionTask& t, const AttentionPart& part, PartialResu
   prefill<float>(t, part, result, scratch);
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -5,7 +5,7 @@
 #include "attention/prefill_products.h"
 #include "isa/transpose.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 #if defined(__AVX512BF16__)
 // Rounds 2 W floats to W pairs of consecutive bfloat16 numbers.
@@ -87,4 +87,4 @@ void pack_values(const KeyValues& kv, const RowPointers& values, int64_t first, 
   }
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

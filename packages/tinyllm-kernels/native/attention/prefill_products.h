@@ -13,7 +13,7 @@
 
 #include "isa/vectors.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // Two bfloat16 numbers, the first in the lower 16 bits.
 using BFloat16Pair = uint32_t;
@@ -85,4 +85,4 @@ void multiply_panel(const E* a, int64_t a_stride, const E* b, int64_t depth, flo
   }
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -8,7 +8,7 @@
 #include "isa/load_store.h"
 #include "matmul/formats.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // The head and the query of row n of a tile.
 struct RowIndex {
@@ -76,4 +76,4 @@ inline void store_row(const AttentionTask& t, const QueryTile& tile, int64_t n, 
   });
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -6,7 +6,7 @@
 
 #include "isa/vectors.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
@@ -46,4 +46,4 @@ inline float exp_scores(float* scores, int64_t count, float shift) {
   return sum(total);
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

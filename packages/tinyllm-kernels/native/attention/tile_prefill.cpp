@@ -9,7 +9,7 @@
 #include "attention/parts.h"
 #include "attention/tiles/products.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 #if defined(TINYLLM_TILES)
 
@@ -383,4 +383,4 @@ void tile_part(const AttentionTask&, const AttentionPart&, float*, float*) {}
 
 #endif  // TINYLLM_TILES
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

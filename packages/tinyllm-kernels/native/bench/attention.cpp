@@ -16,14 +16,14 @@
 #include "dispatch/tile_permission.h"
 #endif
 
-namespace tinyllm::TINYLLM_TIER {
-extern const Kernels kernels;
+namespace tinyllm::TINYLLM_ISA {
+extern const KernelTable kernels;
 }
 
 namespace {
 
 using namespace tinyllm;
-using TINYLLM_TIER::kernels;
+using TINYLLM_ISA::kernels;
 
 struct Shape {
   int64_t heads, kv_heads, length, keys, dim;

@@ -21,7 +21,7 @@
 namespace {
 
 using namespace tinyllm;
-using namespace tinyllm::TINYLLM_TIER;
+using namespace tinyllm::TINYLLM_ISA;
 
 // Up to two products a cycle with a latency of up to six cycles need 12 independent sums.
 constexpr int kSums = 12;
@@ -113,7 +113,7 @@ void print(const char* what, int numbers, double seconds) {
 }  // namespace
 
 int main() {
-  std::printf("%s, %d threads\n", TINYLLM_TIER_NAME, thread_count());
+  std::printf("%s, %d threads\n", TINYLLM_ISA_NAME, thread_count());
   const Floats half = splat(0.5f), one = splat(1.0f);
   // The sum is a factor, so that the product cannot be taken out of the loop.
   print("float32", W, fastest<Floats>([=](Floats sum) { return sum * half + one; }));

@@ -22,14 +22,14 @@
 #include "runtime/huge_pages.h"
 #include "runtime/thread_pool.h"
 
-namespace tinyllm::TINYLLM_TIER {
-extern const Kernels kernels;
+namespace tinyllm::TINYLLM_ISA {
+extern const KernelTable kernels;
 }
 
 namespace {
 
 using namespace tinyllm;
-using TINYLLM_TIER::kernels;
+using TINYLLM_ISA::kernels;
 
 constexpr int kLayers = 28, kWidth = 1024, kHeads = 2048, kHidden = 3072, kVocabulary = 151936;
 const std::vector<int> kDecodeRows{1, 2, 4, 8, 12, 16}, kPrefillRows{1, 8, 16, 32, 64, 128, 512};

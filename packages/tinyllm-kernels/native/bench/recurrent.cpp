@@ -13,14 +13,14 @@
 #include "dispatch/tile_permission.h"
 #endif
 
-namespace tinyllm::TINYLLM_TIER {
-extern const Kernels kernels;
+namespace tinyllm::TINYLLM_ISA {
+extern const KernelTable kernels;
 }
 
 namespace {
 
 using namespace tinyllm;
-using TINYLLM_TIER::kernels;
+using TINYLLM_ISA::kernels;
 
 // Times layers of 128 numbers a head in turn. `is_in_place` saves states to the slots they come from.
 void time_mixer(int key_heads, int value_heads, int tokens, Type type, bool is_in_place) {

@@ -10,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 name=${1:-}
 case $name in
   attention | products | recurrent)
-    sources=(matmul/*.cpp attention/*.cpp recurrent/*.cpp rows/*.cpp dispatch/kernels.cpp layers/*.cpp
+    sources=(matmul/*.cpp attention/*.cpp recurrent/*.cpp rows/*.cpp dispatch/kernel_table.cpp layers/*.cpp
       layers/products/*.cpp layers/recurrent/*.cpp runtime/*.cpp)
     ;;
   peak) sources=(runtime/*.cpp) ;;
@@ -21,7 +21,7 @@ shift
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-"${CXX:-g++}" -std=c++20 -O3 -Wno-psabi -iquote . -DTINYLLM_TIER=benched -DTINYLLM_TIER_NAME="\"$*\"" \
+"${CXX:-g++}" -std=c++20 -O3 -Wno-psabi -iquote . -DTINYLLM_ISA=benched -DTINYLLM_ISA_NAME="\"$*\"" \
   -falign-functions=64 -falign-loops=64 \
   "$@" "bench/$name.cpp" "${sources[@]}" -o "$scratch/$name" -pthread
 "$scratch/$name" ${BENCH_ARGUMENTS:-}

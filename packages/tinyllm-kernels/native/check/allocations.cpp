@@ -51,7 +51,7 @@ bool is_pool_usable() {
 
 // Lets allocation 1, 2, 3, ... of a forward pass fail, until a pass has fewer allocations. Each
 // failure must reach the caller as std::bad_alloc, and the next pass must have the same bits.
-void check_failing_allocations(const Kernels& kernels, Type type, Phase phase) {
+void check_failing_allocations(const KernelTable& kernels, Type type, Phase phase) {
   Model model(type);
   const std::vector<char> expected = model.compute(kernels, phase);
   int64_t failed = 0;
@@ -76,7 +76,7 @@ void check_failing_allocations(const Kernels& kernels, Type type, Phase phase) {
 
 }  // namespace
 
-void check_allocations(const Kernels& kernels) {
+void check_allocations(const KernelTable& kernels) {
   for (Phase phase : {Phase::prefill, Phase::decode}) {
     check_failing_allocations(kernels, Type::bfloat16, phase);
   }

@@ -29,7 +29,7 @@ struct Block {
 };
 
 // Blocks of random sizes, released in random order.
-void check_random_blocks(const Kernels& kernels) {
+void check_random_blocks(const KernelTable& kernels) {
   Arena arena;
   std::vector<Block> blocks;
   bool are_intact = true;
@@ -60,7 +60,7 @@ void compute_pass(Arena& arena, size_t bytes) {
   arena.release(second);
 }
 
-void check_capacity(const Kernels& kernels) {
+void check_capacity(const KernelTable& kernels) {
   constexpr size_t kLarge = 30 << 20, kSmall = 1 << 10;
   Arena arena;
   expect(arena.capacity() == 0, kernels, "no memory of an unused arena");
@@ -77,7 +77,7 @@ void check_capacity(const Kernels& kernels) {
 
 }  // namespace
 
-void check_arena(const Kernels& kernels) {
+void check_arena(const KernelTable& kernels) {
   check_random_blocks(kernels);
   check_capacity(kernels);
 }

@@ -127,7 +127,7 @@ struct Case {
 
 }  // namespace
 
-void check_attention(const Kernels& kernels, Type type) {
+void check_attention(const KernelTable& kernels, Type type) {
   for (int64_t dim : {5, 16, 64, 80}) {
     for (const Shape& shape : {Shape{4, 2, 3, 11, dim},
                                {6, 1, 1, 600, dim},

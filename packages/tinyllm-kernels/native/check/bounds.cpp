@@ -10,7 +10,7 @@ namespace {
 
 // A layer over pages whose table has numbers outside of all arrays. The sanitizer sees any access
 // outside of the pages, which are allocations of their own.
-void check_hostile_page_tables(const Kernels& kernels, Type type) {
+void check_hostile_page_tables(const KernelTable& kernels, Type type) {
   constexpr int kTokens = 5, kPages = 3, kPageSize = 4;
   const std::vector<int32_t> numbers = {0, 2, 3, -1, INT32_MAX, INT32_MIN, 7};
   const auto any = [&] { return numbers[generator() % numbers.size()]; };
@@ -44,7 +44,7 @@ void check_hostile_page_tables(const Kernels& kernels, Type type) {
 }
 
 // Ids of an embedding outside of the table must give its last row.
-void check_hostile_ids(const Kernels& kernels, Type type) {
+void check_hostile_ids(const KernelTable& kernels, Type type) {
   const Matrix table(8, E, 4, 32, type);
   const int32_t ids[] = {7, 8, -1, INT32_MAX, INT32_MIN};
   constexpr int kCount = 5;
@@ -58,7 +58,7 @@ void check_hostile_ids(const Kernels& kernels, Type type) {
 
 }  // namespace
 
-void check_bounds(const Kernels& kernels) {
+void check_bounds(const KernelTable& kernels) {
   for (Type type : {Type::float32, Type::bfloat16}) check_hostile_page_tables(kernels, type);
   check_hostile_ids(kernels, Type::bfloat16);
 }

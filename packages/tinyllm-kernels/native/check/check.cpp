@@ -10,16 +10,16 @@
 #include <string_view>
 #include <vector>
 
-#include "check/data/array.h"
 #include "check/checks.h"
-#include "dispatch/kernels.h"
+#include "check/data/array.h"
+#include "dispatch/kernel_table.h"
 
-// Weak, as in tiers.cpp: a build may leave an instruction set out.
+// Weak, as in dispatch.cpp: a build may leave an instruction set out.
 namespace tinyllm::amx {
-extern const Kernels kernels __attribute__((weak));
+extern const KernelTable kernels __attribute__((weak));
 }
 namespace tinyllm::avx512bf16 {
-extern const Kernels kernels __attribute__((weak));
+extern const KernelTable kernels __attribute__((weak));
 }
 
 namespace {
@@ -33,7 +33,7 @@ constexpr const char* kMachine = "aarch64";
 constexpr const char* kMachine = "x86-64";
 #endif
 
-void check_rms_norm(const Kernels& kernels, Type type, int width) {
+void check_rms_norm(const KernelTable& kernels, Type type, int width) {
   Array x = Array::random(type, 3 * width), w = Array::random(type, width), y(type, 3 * width);
   kernels.rms_norm_rows({x.bytes.data(), w.bytes.data(), y.bytes.data(), width, 1e-6f, type}, 0, 3);
   std::vector<double> expected(3 * width);
@@ -47,7 +47,7 @@ void check_rms_norm(const Kernels& kernels, Type type, int width) {
   compare(kernels, "rms_norm", y, expected);
 }
 
-void check_swiglu(const Kernels& kernels, Type type, int size) {
+void check_swiglu(const KernelTable& kernels, Type type, int size) {
   Array gate = Array::random(type, size), up = Array::random(type, size), y(type, size);
   kernels.swiglu_range({gate.bytes.data(), up.bytes.data(), y.bytes.data(), type}, 0, size);
   std::vector<double> expected(size);
@@ -57,7 +57,7 @@ void check_swiglu(const Kernels& kernels, Type type, int size) {
 
 // Checks that each number has the nearest code. MLX's scale gives zero a code of its own, so one
 // end of the range may lie beyond the last code: such numbers must have the last code.
-void check_quantize(const Kernels& kernels, Type type, int bits, int group) {
+void check_quantize(const KernelTable& kernels, Type type, int bits, int group) {
   const int D = 256;
   Array row = Array::random(type, D);
   Array scales(type, D / group), biases(type, D / group);
@@ -78,7 +78,7 @@ void check_quantize(const Kernels& kernels, Type type, int bits, int group) {
   compare(kernels, "quantize", found, expected);
 }
 
-void check_rope(const Kernels& kernels, Type type, int dim, int rotated) {
+void check_rope(const KernelTable& kernels, Type type, int dim, int rotated) {
   const int L = 3, H = 2, half = rotated / 2;
   Array x = Array::random(type, L * H * dim), y(type, L * H * dim);
   std::vector<int32_t> positions = {4, 5, 6};
@@ -102,7 +102,7 @@ void check_rope(const Kernels& kernels, Type type, int dim, int rotated) {
   compare(kernels, "rope", y, expected);
 }
 
-void check_types(const Kernels& kernels, const std::vector<Type>& types) {
+void check_types(const KernelTable& kernels, const std::vector<Type>& types) {
   for (Type type : types) {
     check_linear(kernels, type);
     for (int width : {1, 7, 16, 33, 100}) check_rms_norm(kernels, type, width);
@@ -119,7 +119,7 @@ void check_types(const Kernels& kernels, const std::vector<Type>& types) {
   }
 }
 
-void check_all(const Kernels& kernels) {
+void check_all(const KernelTable& kernels) {
   check_types(kernels, {Type::float32, Type::float16, Type::bfloat16});
   check_allocations(kernels);
   check_arena(kernels);
@@ -128,8 +128,8 @@ void check_all(const Kernels& kernels) {
 }
 
 // The kernels named `name`, or null if this machine cannot run them or the build left them out.
-const Kernels* find(std::string_view name) {
-  for (const Kernels* kernels : tiers()) {
+const KernelTable* find(std::string_view name) {
+  for (const KernelTable* kernels : kernel_tables()) {
     if (kernels->name == name) return kernels;
   }
 #if defined(__x86_64__)
@@ -137,7 +137,7 @@ const Kernels* find(std::string_view name) {
   const bool has_vectors =
       __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
   if (name == "amx" && has_vectors) return &amx::kernels;
-  // `tiers` omits this set on Intel's processors, which support it: see tiers.cpp.
+  // `kernel_tables` omits this set on Intel's processors, which support it: see dispatch.cpp.
   if (name == "avx512bf16" && has_vectors) return &avx512bf16::kernels;
 #endif
   return nullptr;
@@ -151,7 +151,7 @@ int main(int count, char** arguments) {
     std::printf("expected the name of an instruction set, such as \"avx2\", and \"short\" or nothing\n");
     return EXIT_FAILURE;
   }
-  const Kernels* kernels = find(arguments[1]);
+  const KernelTable* kernels = find(arguments[1]);
   if (!kernels) {
     std::printf("%s: not checked, this machine cannot run it\n", arguments[1]);
     return EXIT_SUCCESS;

@@ -27,7 +27,7 @@ together() {
 
 # The same folders as in CMakeLists.txt: kernels are compiled once for each instruction set.
 kernel_sources=(matmul/{integer_part,byte_part,linear}.cpp attention/{decode,prefill,tile_prefill}.cpp
-  "$(together short_kernels attention/attention.cpp recurrent/*.cpp rows/*.cpp dispatch/kernels.cpp)")
+  "$(together short_kernels attention/attention.cpp recurrent/*.cpp rows/*.cpp dispatch/kernel_table.cpp)")
 common_sources=("$(together layers layers/*.cpp layers/products/*.cpp layers/recurrent/*.cpp)" \
   "$(together runtime runtime/*.cpp)")
 check_sources=(check/allocations.cpp check/arena.cpp check/attention.cpp check/bounds.cpp check/check.cpp \
@@ -39,24 +39,26 @@ linking=(-pthread -Wl,--wrap=aligned_alloc)
 # not end with a space: `xargs` would append the next one.
 on_all_cores() { xargs -P "$(nproc)" -L 1 env; }
 
-# The instruction sets of an architecture, one a line: name, then flags. `tiers ARCHITECTURE` are those
-# that are checked, `tiers_left_out ARCHITECTURE` the others.
+# The instruction sets of an architecture, one a line: name, then flags. `instruction_sets` lists the
+# checked ones, `instruction_sets_left_out` the others.
 left_out='^(x86_64 avx512|x86_64 avx512vnni|x86_64 portable|aarch64 neon|aarch64 portable)( |$)'
 # The same for those that this machine cannot run.
 grep -qw avx512_bf16 /proc/cpuinfo || left_out=${left_out/|x86_64 portable/|x86_64 (portable|amx|avx512bf16)}
 [ "${TINYLLM_TEST_TIERS:-}" != all ] || left_out='^$'
-all_tiers() { sed -n "s/^\(any\|$1\) /$1 /p" dispatch/tiers.txt; }
-tiers() { all_tiers "$1" | grep -Ev "$left_out" | cut -d " " -f 2-; }
+all_instruction_sets() { sed -n "s/^\(any\|$1\) /$1 /p" dispatch/instruction_sets.txt; }
+instruction_sets() { all_instruction_sets "$1" | grep -Ev "$left_out" | cut -d " " -f 2-; }
 # The program of threads has portable.
-tiers_left_out() { all_tiers "$1" | grep -E "$left_out" | cut -d " " -f 2- | grep -v portable; }
+instruction_sets_left_out() {
+  all_instruction_sets "$1" | grep -E "$left_out" | cut -d " " -f 2- | grep -v portable
+}
 
 # kernel DIRECTORY NAME SOURCE COMPILER FLAGS...: the command that compiles a file for one instruction
 # set.
 kernel() {
   local to=$1 name=$2 source=$3
   shift 3
-  echo "$1" "${common[@]}" "${@:2}" "-DTINYLLM_TIER=$name" "-DTINYLLM_TIER_NAME=\\\"$name\\\"" \
-    -c "$source" -o "$to/tier-$name-${source//\//-}.o"
+  echo "$1" "${common[@]}" "${@:2}" "-DTINYLLM_ISA=$name" "-DTINYLLM_ISA_NAME=\\\"$name\\\"" \
+    -c "$source" -o "$to/kernels-$name-${source//\//-}.o"
 }
 
 # compilations DIRECTORY COMPILER FLAGS... -- SOURCES...: commands for files that are compiled once.
@@ -88,9 +90,9 @@ check_build() {
         flags="${flags//-mamx-tile -mamx-bf16 -mamx-int8 /} -DTINYLLM_MODELED_TILES"
       case $name in amx | avx512bf16) flags+=" $without_undefined" ;; esac
       kernel "$to" "$name" "$source" "${@:2}" "$flags"
-    done < <(tiers "$1")
+    done < <(instruction_sets "$1")
   done
-  compilations "$to" "${@:2}" -- "${common_sources[@]}" dispatch/tiers.cpp "${check_sources[@]}"
+  compilations "$to" "${@:2}" -- "${common_sources[@]}" dispatch/dispatch.cpp "${check_sources[@]}"
 }
 
 # link DIRECTORY COMPILER FLAGS...: objects of the plain instruction set come first, since portable
@@ -99,19 +101,19 @@ check_build() {
 link() {
   local to=$1 compiler=$2
   shift 2
-  "$compiler" "$@" "$to"/common-*.o $(ls -r "$to"/tier-*.o) -o "$to/check" "${linking[@]}"
+  "$compiler" "$@" "$to"/common-*.o $(ls -r "$to"/kernels-*.o) -o "$to/check" "${linking[@]}"
 }
 
 compiler=${CXX:-g++}
 host=$(uname -m)
 check_build "$host" "$compiler" "${sanitizers[@]}" > "$scratch/compilations"
-tiers "$host" | while read -r name _; do echo "$scratch/$host/check $name"; done > "$scratch/checks"
+instruction_sets "$host" | while read -r name _; do echo "$scratch/$host/check $name"; done > "$scratch/checks"
 
 # Only these files have instructions of AMX. They are compiled for them if the check has the model, and
 # a second program runs them if all instruction sets are checked and the machine has AMX.
 tile_sources=(matmul/{integer_part,byte_part,linear}.cpp attention/prefill.cpp attention/tile_prefill.cpp)
 tiles=
-tile_flags=$(tiers "$host" | sed -n "s/^amx //p")
+tile_flags=$(instruction_sets "$host" | sed -n "s/^amx //p")
 if [ "${TINYLLM_TEST_TIERS:-}" = all ] && grep -qw amx_bf16 /proc/cpuinfo; then
   tiles=$scratch/tiles
   echo "$tiles/check amx" >> "$scratch/checks"
@@ -133,7 +135,7 @@ for source in "${kernel_sources[@]}"; do
   while read -r name flags; do
     kernel "$scratch/left_out" "$name" "$source" "$compiler" "$flags -fsyntax-only" \
       >> "$scratch/compilations"
-  done < <(tiers_left_out "$host")
+  done < <(instruction_sets_left_out "$host")
 done
 
 # The pool has a program and a sanitizer of its own, and more threads than there may be cores.
@@ -152,7 +154,7 @@ if [ "$host" != aarch64 ]; then
   if command -v aarch64-linux-gnu-g++ qemu-aarch64 > /dev/null; then
     cross=aarch64
     check_build aarch64 aarch64-linux-gnu-g++ -O1 >> "$scratch/compilations"
-    tiers aarch64 | while read -r name _; do
+    instruction_sets aarch64 | while read -r name _; do
       echo "qemu-aarch64 -cpu max $scratch/aarch64/check $name${short_under_qemu:+ $short_under_qemu}"
     done >> "$scratch/checks"
   else

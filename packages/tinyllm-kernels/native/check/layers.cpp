@@ -38,7 +38,7 @@ Numbers product(const Numbers& x, const Matrix& matrix, const Array* bias = null
   return y;
 }
 
-void check_mlp(const Kernels& kernels, Type type, Phase phase, int rows) {
+void check_mlp(const KernelTable& kernels, Type type, Phase phase, int rows) {
   const size_t size = size_t(rows) * E;
   Array x = Array::random(type, size), norm = Array::random(type, E), y(type, size);
   const Matrix gate = packed(F, E, type), up = packed(F, E, type), down = packed(E, F, type);
@@ -102,7 +102,7 @@ struct CheckedSequence : Sequence {
 };
 
 // Layers with other frequencies or another magnitude than the layer before get their own table.
-void check_rope_table(const Kernels& kernels) {
+void check_rope_table(const KernelTable& kernels) {
   const int32_t positions[] = {3, 9};
   const float slow[] = {0.5f, 0.25f}, fast[] = {1, 2};
   RopeTable table;
@@ -119,7 +119,7 @@ void check_rope_table(const Kernels& kernels) {
 
 }  // namespace
 
-void check_layers(const Kernels& kernels, Type type) {
+void check_layers(const KernelTable& kernels, Type type) {
   check_rope_table(kernels);
   for (int rows : {1, 5}) check_mlp(kernels, type, Phase::decode, rows);
   for (int rows : {1, 2, 35}) check_mlp(kernels, type, Phase::prefill, rows);

@@ -12,7 +12,7 @@ namespace tinyllm::check {
 namespace {
 
 // True if products of this phase round x to 8 bits. Those that read rows of x do not.
-bool rounds_to_bytes(const Kernels& kernels, const Weights& w, Type type, Phase phase) {
+bool rounds_to_bytes(const KernelTable& kernels, const Weights& w, Type type, Phase phase) {
   const bool reads_rows = phase == Phase::prefill && kernels.linear_reads_rows(type);
   return kernels.linear_rounds_to_bytes(w) && !reads_rows;
 }
@@ -36,7 +36,7 @@ std::vector<double> multiplied_row(const Weights& w, const Array& x, int m, bool
 }
 
 // x w^T with a bias and a residual, of `rows` tokens; `numbers` are the numbers of w.
-void check_product(const Kernels& kernels, const Weights& w, const std::vector<double>& numbers,
+void check_product(const KernelTable& kernels, const Weights& w, const std::vector<double>& numbers,
                    Type type, Phase phase, int rows) {
   const int N = w.rows, K = w.columns;
   Array x = Array::random(type, size_t(rows) * K), y(type, size_t(rows) * N);
@@ -56,7 +56,7 @@ void check_product(const Kernels& kernels, const Weights& w, const std::vector<d
 
 // silu(x gate^T) * (x up^T) in separate products and together. Rows of x and y are `row_stride`
 // apart. Both must have the same bits, and the rows of y must have nothing written between them.
-void check_gated(const Kernels& kernels, const Weights& gate, const Weights& up, Type type,
+void check_gated(const KernelTable& kernels, const Weights& gate, const Weights& up, Type type,
                  int rows) {
   constexpr Phase phase = Phase::prefill;
   const int N = gate.rows, K = gate.columns;
@@ -85,7 +85,7 @@ void check_gated(const Kernels& kernels, const Weights& gate, const Weights& up,
   expect(y.bytes == expected, kernels, "the bits of separate products in a gated product");
 }
 
-void check_packed(const Kernels& kernels, Type type, const Matrix& matrix, Phase phase,
+void check_packed(const KernelTable& kernels, Type type, const Matrix& matrix, Phase phase,
                   std::initializer_list<int> rows) {
   const int N = matrix.w.rows;
   const std::vector<double> numbers = matrix.numbers();
@@ -103,7 +103,7 @@ void check_packed(const Kernels& kernels, Type type, const Matrix& matrix, Phase
 }
 
 // Products that round x to 8 bits, if this instruction set has them.
-void check_bytes(const Kernels& kernels, Type type, const Matrix& matrix) {
+void check_bytes(const KernelTable& kernels, Type type, const Matrix& matrix) {
   Matrix plain = matrix;
   plain.w.byte_activations = true;
   if (!kernels.linear_rounds_to_bytes(plain.w)) return;
@@ -117,7 +117,7 @@ Weights dense_weights(const Array& matrix, int N, int K, Type type) {
   return w;
 }
 
-void check_dense(const Kernels& kernels, Type type, int N, int K, Phase phase,
+void check_dense(const KernelTable& kernels, Type type, int N, int K, Phase phase,
                  std::initializer_list<int> rows) {
   const Array matrix = Array::random(type, size_t(N) * K);
   const Weights w = dense_weights(matrix, N, K, type);
@@ -127,7 +127,7 @@ void check_dense(const Kernels& kernels, Type type, int N, int K, Phase phase,
 
 }  // namespace
 
-void check_linear(const Kernels& kernels, Type type) {
+void check_linear(const KernelTable& kernels, Type type) {
   for (int bits : {2, 3, 4, 5, 6, 8}) {
     for (int group : {32, 64, 128}) {
       const Matrix matrix(27, 256, bits, group, type);

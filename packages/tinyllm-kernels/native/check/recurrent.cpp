@@ -119,7 +119,7 @@ Mixer pass(Type type, int key_heads, int value_heads, int key_dim, int value_dim
 bool equal(const Array& a, const Array& b) { return a.bytes == b.bytes; }
 
 // Three steps give the bits of the step that has all three.
-void check_steps(const Kernels& kernels, const Mixer& before, const Mixer& mixed) {
+void check_steps(const KernelTable& kernels, const Mixer& before, const Mixer& mixed) {
   Mixer m = before;
   Array convolved(m.type, size_t(m.tokens) * m.channels());
   MixerTask task = m.task();
@@ -139,7 +139,7 @@ void check_steps(const Kernels& kernels, const Mixer& before, const Mixer& mixed
 }
 
 // A sequence of 37 tokens that is cut into passes of 1, 5 and 31 tokens gives the bits of one pass.
-void check_cuts(const Kernels& kernels, const Mixer& before, const Mixer& whole) {
+void check_cuts(const KernelTable& kernels, const Mixer& before, const Mixer& whole) {
   Mixer m = before;
   std::fill(m.saves.begin(), m.saves.end(), -1);
   const size_t row = m.y.bytes.size() / m.tokens, slot = m.state.bytes.size() / m.slots;
@@ -157,7 +157,7 @@ void check_cuts(const Kernels& kernels, const Mixer& before, const Mixer& whole)
   expect(are_equal, kernels, "the bits of one pass from several passes");
 }
 
-void check_mixer(const Kernels& kernels, Type type, int key_heads, int value_heads, int key_dim,
+void check_mixer(const KernelTable& kernels, Type type, int key_heads, int value_heads, int key_dim,
                  int value_dim, int width) {
   const Mixer before = pass(type, key_heads, value_heads, key_dim, value_dim, width);
   const ExactPass expected(before);
@@ -171,7 +171,7 @@ void check_mixer(const Kernels& kernels, Type type, int key_heads, int value_hea
 }
 
 // Slots and tokens outside of the arrays. A sanitizer sees any access outside of them.
-void check_hostile_slots(const Kernels& kernels, Type type) {
+void check_hostile_slots(const KernelTable& kernels, Type type) {
   Mixer m(type, 1, 2, 8, 8, 4, 9, 3);
   const std::vector<int32_t> hostile = {0, 2, 3, -1, -5, 9, INT32_MAX, INT32_MIN, 7};
   const auto any = [&] { return hostile[generator() % hostile.size()]; };
@@ -186,7 +186,7 @@ void check_hostile_slots(const Kernels& kernels, Type type) {
 
 }  // namespace
 
-void check_recurrent(const Kernels& kernels, Type type) {
+void check_recurrent(const KernelTable& kernels, Type type) {
   check_mixer(kernels, type, 2, 2, 128, 128, 4);
   check_mixer(kernels, type, 1, 3, 128, 24, 4);
   check_mixer(kernels, type, 2, 4, 40, 7, 2);

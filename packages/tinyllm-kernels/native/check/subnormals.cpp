@@ -26,7 +26,7 @@ void set_float_mode(uint64_t mode) { __builtin_aarch64_set_fpcr64(mode); }
 
 // Every code of a format, times every scale, as an embedding row in float32. Results must be exact
 // if the host counts subnormal numbers as zero, both on the caller and on the pool's threads.
-void check_flushed_subnormals(const Kernels& kernels, Mode mode) {
+void check_flushed_subnormals(const KernelTable& kernels, Mode mode) {
   const int group = mode == Mode::nvfp4 ? 16 : 32, codes = mode == Mode::mxfp8 ? 256 : 16;
   const int columns = 512, rows = 256;
   Matrix table(rows, columns, mode);
@@ -60,7 +60,7 @@ void check_flushed_subnormals(const Kernels& kernels, Mode mode) {
 }
 
 // The scale-free part of a product: codes whose floats could be subnormal, times x.
-void check_product_with_flushed_subnormals(const Kernels& kernels, Mode mode, Phase phase) {
+void check_product_with_flushed_subnormals(const KernelTable& kernels, Mode mode, Phase phase) {
   const int rows = 24, columns = 256, tokens = 3;
   Matrix matrix(rows, columns, mode);
   for (uint8_t& byte : matrix.codes) byte = mode == Mode::mxfp8 ? byte & 0x87 : byte & 0x99;
@@ -80,7 +80,7 @@ void check_product_with_flushed_subnormals(const Kernels& kernels, Mode mode, Ph
 
 }  // namespace
 
-void check_subnormals(const Kernels& kernels) {
+void check_subnormals(const KernelTable& kernels) {
   for (Mode mode : {Mode::mxfp4, Mode::mxfp8, Mode::nvfp4}) {
     check_flushed_subnormals(kernels, mode);
     for (Phase phase : {Phase::prefill, Phase::decode}) {

@@ -24,7 +24,7 @@
 #include "runtime/thread_pool.h"
 
 namespace tinyllm::portable {
-extern const Kernels kernels;
+extern const KernelTable kernels;
 }
 
 namespace {

@@ -12,7 +12,7 @@
 namespace tinyllm::check {
 namespace {
 
-void check_rows(const Kernels& kernels, Type type, int columns, int k) {
+void check_rows(const KernelTable& kernels, Type type, int columns, int k) {
   const int R = 3;
   Array x = Array::random(type, size_t(R) * columns), best(type, size_t(R) * k);
   const ScoreRows scores{x.bytes.data(), R, columns, type};
@@ -48,7 +48,7 @@ void check_rows(const Kernels& kernels, Type type, int columns, int k) {
 }
 
 // An id outside of the row must be read as the last one.
-void check_clamped_ids(const Kernels& kernels, Type type) {
+void check_clamped_ids(const KernelTable& kernels, Type type) {
   const int32_t V = 200, last = V - 1, ids[] = {last, V, -1, INT32_MAX, INT32_MIN};
   const Array x = Array::random(type, V);
   float actual[std::size(ids)];
@@ -63,7 +63,7 @@ void check_clamped_ids(const Kernels& kernels, Type type) {
 
 }  // namespace
 
-void check_token_choice(const Kernels& kernels, Type type) {
+void check_token_choice(const KernelTable& kernels, Type type) {
   check_clamped_ids(kernels, type);
   check_rows(kernels, type, 7, 2);
   check_rows(kernels, type, 200, 5);

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <new>
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 class FloatBuffer {
  public:
@@ -31,4 +31,4 @@ class FloatBuffer {
   float* data_;
 };
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -3,7 +3,7 @@
 
 #include "isa/vectors.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 namespace lane_sums {
 
@@ -60,4 +60,4 @@ inline void store_sums(Floats a, Floats b, Floats c, Floats d, float* to) {
   std::memcpy(to, &sums, sizeof sums);
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

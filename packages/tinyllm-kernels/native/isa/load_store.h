@@ -11,7 +11,7 @@
 #include "isa/vectors.h"
 #include "types.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // GCC 12 converts a vector of Float16 lane by lane, so the instructions are named where they exist.
 using Float16s [[gnu::vector_size(2 * W)]] = Float16;
@@ -110,4 +110,4 @@ auto with_type(Type type, Work work) {
   }
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -17,7 +17,7 @@
 #include "isa/tile_sizes.h"
 #include "isa/vectors.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // The same interface as in isa/tile_registers.h.
 class TileRegisters {
@@ -119,4 +119,4 @@ class TileRegisters {
   uint32_t tiles_[8][kRows][W] = {};
 };
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -29,7 +29,7 @@
 
 #include "isa/tile_sizes.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // The tile registers of the calling thread, configured for the lifetime of this object. To
 // configure them takes some hundred cycles. The destructor releases them, so that the system need
@@ -100,6 +100,6 @@ class TileRegisters {
   static_assert(sizeof(Configuration) == 64);
 };
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA
 
 #endif

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // The rows of each tile register and the bytes of a row, by default the full size. Loads, stores
 // and products leave out what lies beyond.
@@ -12,4 +12,4 @@ struct TileSizes {
   uint16_t row_bytes[8] = {64, 64, 64, 64, 64, 64, 64, 64};
 };
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -3,7 +3,7 @@
 
 #include "isa/vectors.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 namespace transposing {
 
@@ -38,4 +38,4 @@ inline void transpose(Words (&v)[W]) {
   transposing::zip_rounds<log2_width>(v);
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

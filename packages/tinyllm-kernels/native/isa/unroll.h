@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // Calls `work<min(number, Most)>()`. `number` is at least 1.
 template <int Most, typename Work>
@@ -14,4 +14,4 @@ void with_constant(int64_t number, Work work) {
   work.template operator()<Most>();
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -13,7 +13,7 @@
 #include <immintrin.h>
 #endif
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // W is at least 8, so that W codes of any number of bits fill whole bytes. SSE2 and NEON have
 // registers of 4 floats and use two for each vector.
@@ -184,4 +184,4 @@ inline Words pick(Words a, Words b, std::integer_sequence<int, Indices...>) {
   return __builtin_shufflevector(a, b, Indices...);
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

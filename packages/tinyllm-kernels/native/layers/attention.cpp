@@ -8,7 +8,7 @@
 
 namespace tinyllm {
 
-void run_attention(const Kernels& kernels, const AttentionTask& task) {
+void run_attention(const KernelTable& kernels, const AttentionTask& task) {
   ThreadPool& pool = ThreadPool::shared();
   const AttentionPlan plan(task, kernels.attention_tile_rows(task), pool.threads());
   const Aligned<float> partials = aligned<float>(plan.partial_floats);
@@ -26,7 +26,7 @@ namespace {
 // Normalizes and rotates a head of some tokens of a projection, and writes it to its output.
 struct NormAndRope {
   const ProjectTask& t;
-  const Kernels& kernels;
+  const KernelTable& kernels;
   const char* rows;  // B L heads D; the output may be the same memory
   int64_t stride;    // numbers from a token to the next
   Norm norm;
@@ -88,7 +88,7 @@ class OutputGate {
   }
 
   // Multiplies the heads of each token, which are `stride` numbers apart.
-  void apply(const Kernels& kernels, char* heads, int64_t stride) const {
+  void apply(const KernelTable& kernels, char* heads, int64_t stride) const {
     if (!gates_) return;
     const int64_t width = t_.gate.rows, size = size_of(t_.type);
     parallel_for(t_.batch * t_.length, width, [&](int64_t first, int64_t last) {
@@ -106,7 +106,7 @@ class OutputGate {
 
 }  // namespace
 
-void run(const Kernels& kernels, const ProjectTask& t) {
+void run(const KernelTable& kernels, const ProjectTask& t) {
   const int64_t rows = t.batch * t.length, size = size_of(t.type);
   const int width = t.q.columns;
   const auto padded = [&](int64_t columns) {
@@ -145,7 +145,7 @@ void run(const Kernels& kernels, const ProjectTask& t) {
   multiply(kernels, products);
 }
 
-void run(const Kernels& kernels, const AttentionLayerTask& t) {
+void run(const KernelTable& kernels, const AttentionLayerTask& t) {
   const ProjectTask& in = t.projection;
   const int64_t tokens = in.batch * in.length, width = in.heads * in.dim;
   const int64_t stride = row_stride(kernels, in.type, in.phase, width);
@@ -178,7 +178,7 @@ void run(const Kernels& kernels, const AttentionLayerTask& t) {
   multiply(kernels, {{&joined_heads, &t.o, t.o_bias, t.residual, t.y}});
 }
 
-void run(const Kernels& kernels, const PagedAttentionLayerTask& t) {
+void run(const KernelTable& kernels, const PagedAttentionLayerTask& t) {
   ProjectTask in = t.projection;
   const int64_t tokens = in.batch * in.length, size = size_of(in.type);
   const int64_t width = in.heads * in.dim, kv_width = in.kv_heads * in.dim;

@@ -9,7 +9,7 @@
 //   sigmoid(gate n).
 #pragma once
 
-#include "dispatch/kernels.h"
+#include "dispatch/kernel_table.h"
 #include "layers/mlp.h"
 #include "layers/page_writes.h"
 #include "layers/rope_table.h"
@@ -17,7 +17,7 @@
 namespace tinyllm {
 
 // Computes a whole attention task.
-void run_attention(const Kernels& kernels, const AttentionTask& task);
+void run_attention(const KernelTable& kernels, const AttentionTask& task);
 
 // An array of rows of D numbers, a row for each head of each token. Rows are contiguous and have
 // any strides.
@@ -73,8 +73,8 @@ struct PagedAttentionLayerTask {
   void* y;  // B L E
 };
 
-void run(const Kernels& kernels, const ProjectTask& task);
-void run(const Kernels& kernels, const AttentionLayerTask& task);
-void run(const Kernels& kernels, const PagedAttentionLayerTask& task);
+void run(const KernelTable& kernels, const ProjectTask& task);
+void run(const KernelTable& kernels, const AttentionLayerTask& task);
+void run(const KernelTable& kernels, const PagedAttentionLayerTask& task);
 
 }  // namespace tinyllm

@@ -5,7 +5,7 @@
 
 namespace tinyllm {
 
-Aligned<char> normalize(const Kernels& kernels, const Norm& norm, const void* x, int64_t rows,
+Aligned<char> normalize(const KernelTable& kernels, const Norm& norm, const void* x, int64_t rows,
                         int width, Type type, int64_t stride) {
   auto normalized = aligned<char>(rows * stride * size_of(type));
   const RmsNormTask task{x, norm.weight, normalized.get(), width, norm.eps, type, stride};
@@ -14,7 +14,7 @@ Aligned<char> normalize(const Kernels& kernels, const Norm& norm, const void* x,
   return normalized;
 }
 
-void run(const Kernels& kernels, const MlpTask& t) {
+void run(const KernelTable& kernels, const MlpTask& t) {
   const int width = t.gate.columns, hidden = t.gate.rows;
   const int64_t size = size_of(t.type);
   const int64_t stride = row_stride(kernels, t.type, t.phase, width);

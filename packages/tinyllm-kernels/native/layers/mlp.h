@@ -1,7 +1,7 @@
 // The feed-forward half of a decoder layer.
 #pragma once
 
-#include "dispatch/kernels.h"
+#include "dispatch/kernel_table.h"
 #include "runtime/aligned.h"
 
 namespace tinyllm {
@@ -14,7 +14,7 @@ struct Norm {
 
 // Returns the normalized rows of x `rows width`, `stride` numbers from one to the next. Runs on all
 // threads.
-Aligned<char> normalize(const Kernels& kernels, const Norm& norm, const void* x, int64_t rows,
+Aligned<char> normalize(const KernelTable& kernels, const Norm& norm, const void* x, int64_t rows,
                         int width, Type type, int64_t stride);
 
 // Rows of x `count E`.
@@ -37,7 +37,7 @@ struct MlpTask {
   Type type;
 };
 
-void run(const Kernels& kernels, const MlpTask& task);
+void run(const KernelTable& kernels, const MlpTask& task);
 
 // The feed-forward half of a layer with its weights: an MLP or a mixture of experts.
 class FeedForward {
@@ -45,7 +45,7 @@ class FeedForward {
   virtual ~FeedForward() = default;
 
   // Writes the result for all rows to y `count E`.
-  virtual void run(const Kernels& kernels, const Rows& rows, void* y) const = 0;
+  virtual void run(const KernelTable& kernels, const Rows& rows, void* y) const = 0;
 };
 
 }  // namespace tinyllm

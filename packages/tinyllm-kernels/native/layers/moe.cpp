@@ -31,7 +31,7 @@ Aligned<char> gather_rows(const Routing& routing, const MoeTask& t, const char* 
 
 // One operand for each expert that was chosen. `rows` are sorted by expert. An operand reads its
 // rows at its first product, so they may be written after this call.
-std::vector<Operand> operands_by_expert(const Kernels& kernels, const Routing& routing,
+std::vector<Operand> operands_by_expert(const KernelTable& kernels, const Routing& routing,
                                         const MoeTask& t, const char* rows, int columns) {
   std::vector<Operand> operands;
   for (const ExpertRows& own : routing.experts) {
@@ -51,7 +51,7 @@ Weights Experts::operator[](int64_t expert) const {
   return w;
 }
 
-void run(const Kernels& kernels, const MoeTask& t) {
+void run(const KernelTable& kernels, const MoeTask& t) {
   const int width = t.router.columns, hidden = t.gate.first.rows;
   const int64_t size = size_of(t.type), sorted_count = t.rows * t.experts_per_token;
   const char* x = static_cast<const char*>(t.x);

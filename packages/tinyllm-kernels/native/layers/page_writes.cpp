@@ -13,7 +13,7 @@ constexpr int64_t kAhead = 8;  // tokens whose lines are prefetched together
 
 }  // namespace
 
-void WritablePages::write(const Kernels& kernels, const void* rows, Type type, int64_t tokens,
+void WritablePages::write(const KernelTable& kernels, const void* rows, Type type, int64_t tokens,
                           int64_t heads, int64_t dim, const int32_t* slots, int64_t num_pages,
                           int64_t page_size) const {
   const bool is_dense = kv.mode == Mode::dense;

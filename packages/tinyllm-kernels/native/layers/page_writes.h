@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attention/attention.h"
-#include "dispatch/kernels.h"
+#include "dispatch/kernel_table.h"
 
 namespace tinyllm {
 
@@ -16,7 +16,7 @@ struct WritablePages {
 
   // Writes `rows`, of shape tokens heads dim, to the slots of their tokens. A token's slot is `page
   // * page_size + offset`. A slot outside of the pages is ignored.
-  void write(const Kernels& kernels, const void* rows, Type type, int64_t tokens, int64_t heads,
+  void write(const KernelTable& kernels, const void* rows, Type type, int64_t tokens, int64_t heads,
              int64_t dim, const int32_t* slots, int64_t num_pages, int64_t page_size) const;
 };
 

@@ -4,7 +4,7 @@
 
 namespace tinyllm {
 
-const float* RopeTable::get(const Kernels& kernels, const Positions& positions,
+const float* RopeTable::get(const KernelTable& kernels, const Positions& positions,
                             const RopeSettings& rope) {
   if (table_ && frequencies_ == rope.frequencies && magnitude_ == rope.magnitude) {
     return table_.get();

@@ -1,7 +1,7 @@
 // The cosines and sines of a forward pass, computed once for all layers.
 #pragma once
 
-#include "dispatch/kernels.h"
+#include "dispatch/kernel_table.h"
 #include "runtime/aligned.h"
 
 namespace tinyllm {
@@ -27,7 +27,8 @@ class RopeTable {
  public:
   // Returns the table of `positions`: see RopeTableTask. It is computed at the first call, and
   // again if the settings differ from those of the call before. All calls must have equal positions.
-  const float* get(const Kernels& kernels, const Positions& positions, const RopeSettings& rope);
+  const float* get(const KernelTable& kernels, const Positions& positions,
+                   const RopeSettings& rope);
 
  private:
   const float* frequencies_ = nullptr;

@@ -34,7 +34,7 @@ void choose_experts(const float* probabilities, int64_t count, int64_t k, float*
 }
 
 // Converts x to float32, the type in which tokens are routed.
-Aligned<float> to_floats(const Kernels& kernels, const MoeTask& t, const void* x) {
+Aligned<float> to_floats(const KernelTable& kernels, const MoeTask& t, const void* x) {
   const int64_t width = t.router.columns, size = size_of(t.type);
   auto floats = aligned<float>(t.rows * width);
   parallel_for(t.rows, width, [&](int64_t first, int64_t last) {
@@ -46,7 +46,7 @@ Aligned<float> to_floats(const Kernels& kernels, const MoeTask& t, const void* x
 
 }  // namespace
 
-Routing::Routing(const Kernels& kernels, const MoeTask& t, const void* x)
+Routing::Routing(const KernelTable& kernels, const MoeTask& t, const void* x)
     : weights(t.rows * t.experts_per_token),
       chosen(t.rows * t.experts_per_token),
       sorted_rows(t.rows * t.experts_per_token) {

@@ -16,7 +16,7 @@ struct ExpertRows {
 // For each of `rows` tokens the K experts with the largest softmax scores.
 struct Routing {
   // `x` are the normalized rows of the task, rows E.
-  Routing(const Kernels& kernels, const MoeTask& task, const void* x);
+  Routing(const KernelTable& kernels, const MoeTask& task, const void* x);
 
   std::vector<float> weights;        // rows K, largest first
   std::vector<int64_t> chosen;       // rows K, the expert of each weight

@@ -46,7 +46,7 @@ float score_at(const ScoreRows& scores, int64_t row, int64_t column) {
 
 }  // namespace
 
-void argmax(const Kernels& kernels, const ScoreRows& scores, int32_t* indices) {
+void argmax(const KernelTable& kernels, const ScoreRows& scores, int32_t* indices) {
   const int64_t parts = parts_per_row(scores);
   std::vector<Scored> found(scores.rows * parts);  // the best score of each part: R parts
   for_each_part(scores, [&](int64_t row, int64_t part, int64_t first, int64_t last) {
@@ -66,7 +66,7 @@ void argmax(const Kernels& kernels, const ScoreRows& scores, int32_t* indices) {
   }
 }
 
-void top_k(const Kernels& kernels, const ScoreRows& scores, int64_t k, void* best,
+void top_k(const KernelTable& kernels, const ScoreRows& scores, int64_t k, void* best,
            int32_t* indices) {
   const int64_t parts = parts_per_row(scores), capacity = std::min(k, kPartSize);
   std::vector<Scored> found(scores.rows * parts * capacity);  // R parts capacity
@@ -91,8 +91,8 @@ void top_k(const Kernels& kernels, const ScoreRows& scores, int64_t k, void* bes
   }
 }
 
-void log_probability(const Kernels& kernels, const ScoreRows& scores, const int32_t* ids, int64_t k,
-                     float* y) {
+void log_probability(const KernelTable& kernels, const ScoreRows& scores, const int32_t* ids,
+                     int64_t k, float* y) {
   const int64_t parts = parts_per_row(scores);
   std::vector<ExpSum> sums(scores.rows * parts);
   for_each_part(scores, [&](int64_t row, int64_t part, int64_t first, int64_t last) {

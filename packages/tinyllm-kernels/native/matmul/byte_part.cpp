@@ -7,7 +7,7 @@
 #include "matmul/integer/amx.h"
 #endif
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 #if defined(TINYLLM_INTEGERS)
 
@@ -31,4 +31,4 @@ void byte_part(const LinearTask& t, const LinearRange& range, float* scratch) {
 
 #endif
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -16,7 +16,7 @@
 #include "runtime/prefetch_distances.h"
 #include "types.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // Reads exactly the first `Bytes` bytes, 8 at most, of a little-endian stream.
 template <int Bytes>
@@ -257,4 +257,4 @@ void with_format(const Weights& w, Work work) {
   }
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -4,7 +4,7 @@
 
 #include "matmul/linear.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // Computes a part with x in 15 bits, or in 8. w is a matrix that `supports_integers`. `scratch` has
 // memory for W interleaved rows, for the panel of a prompt in 16-bit integers, and for the results
@@ -12,4 +12,4 @@ namespace tinyllm::TINYLLM_TIER {
 void integer_part(const LinearTask& t, const LinearRange& range, float* scratch);
 void byte_part(const LinearTask& t, const LinearRange& range, float* scratch);
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

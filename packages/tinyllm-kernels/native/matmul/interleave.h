@@ -18,7 +18,7 @@
 #include "isa/vectors.h"
 #include "types.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // Sizes of one row. Rows of codes are whole 32-bit words. A scale has 16 bits, or 8 in mode mxfp4,
 // which has no biases.
@@ -131,4 +131,4 @@ inline int64_t separate_rows_floats(const Weights& w, int64_t rows) {
   return RowSizes(w).floats((rows + group_rows - 2) / group_rows * group_rows + group_rows);
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

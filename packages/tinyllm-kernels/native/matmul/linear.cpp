@@ -30,7 +30,7 @@
 #define TINYLLM_PACKED_BFLOAT16
 #endif
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 namespace {
 
 // Bytes of x in a part, at most. They stay in the second-level cache beside a panel of w.
@@ -268,4 +268,4 @@ void group_sums(const float* x, int64_t groups, int group, float* sums) {
   }
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -81,8 +81,8 @@ struct LinearRange {
   int64_t first_token, last_token, first_row, last_row;
 };
 
-#ifdef TINYLLM_TIER
-namespace TINYLLM_TIER {
+#ifdef TINYLLM_ISA
+namespace TINYLLM_ISA {
 // Parts for each thread, at least, if the task is large enough. A thread that is preempted then
 // leaves its last parts to the other threads.
 inline constexpr int64_t kPartsPerThread = 16;
@@ -99,7 +99,7 @@ inline int64_t divided_tokens(const LinearTask& t, int64_t parts) {
 
 // Writes the sum of each group of `group` numbers of x. `group` is a multiple of W.
 void group_sums(const float* x, int64_t groups, int group, float* sums);
-}  // namespace TINYLLM_TIER
+}  // namespace TINYLLM_ISA
 #endif
 
 }  // namespace tinyllm

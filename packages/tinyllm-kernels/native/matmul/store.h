@@ -10,7 +10,7 @@
 #include "matmul/linear.h"
 #include "types.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // Stores y[m, n].
 inline void store_result(const LinearTask& t, int64_t m, int64_t n, float value) {
@@ -78,4 +78,4 @@ void store_transposed(const LinearTask& t, int64_t m0, int64_t m1, int64_t n0, i
   }
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -10,7 +10,7 @@
 #include <tuple>
 #include <variant>
 
-#include "dispatch/kernels.h"
+#include "dispatch/kernel_table.h"
 #include "mlx/donation.h"
 #include "mlx/handles.h"
 #include "mlx/loan.h"
@@ -308,11 +308,12 @@ NB_MODULE(_cpu, m) {
       },
       "x"_a);
   m.def("copied_bytes", &tinyllm::copied_bytes);
-  m.def("tiers", [] {
+  m.def("instruction_sets", [] {
     std::vector<std::string> names;
-    for (const tinyllm::Kernels* kernels : tinyllm::tiers()) names.emplace_back(kernels->name);
+    for (const tinyllm::KernelTable* kernels : tinyllm::kernel_tables())
+      names.emplace_back(kernels->name);
     return names;
   });
-  m.def("chosen_tier", [] { return std::string(tinyllm::chosen_tier().name); });
+  m.def("chosen_instruction_set", [] { return std::string(tinyllm::chosen_kernels().name); });
   m.def("thread_count", &tinyllm::thread_count);
 }

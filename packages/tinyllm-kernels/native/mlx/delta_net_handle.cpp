@@ -18,7 +18,7 @@ DeltaNetHandle::DeltaNetHandle(const NormArrays& norm, const DeltaNetArrays& wei
   task_.b = arrays_.keep(weights.b, width);
   task_.o = arrays_.keep(weights.o, task_.z.rows);
 
-  const Kernels& kernels = chosen_tier();
+  const KernelTable& kernels = chosen_kernels();
   const int channels = weights.conv.shape(0), kernel = weights.conv.shape(1);
   require(kernel <= kMaxConvWidth, "conv: expected at most 16 weights per channel");
   const int heads = weights.a_log.shape(0), value_dim = task_.z.rows / heads;
@@ -55,8 +55,8 @@ void DeltaNetHandle::check(const mx::array& x, const mx::array& conv_state,
           "caches: expected states P Hv Dv Dk of float32, with equal P");
 }
 
-void DeltaNetHandle::run(const Kernels& kernels, const Rows& rows, char* conv_state, char* state,
-                         const StateSlots& slots, void* y) const {
+void DeltaNetHandle::run(const KernelTable& kernels, const Rows& rows, char* conv_state,
+                         char* state, const StateSlots& slots, void* y) const {
   DeltaNetTask task = task_;
   task.x = rows.x, task.tokens = rows.count, task.phase = rows.phase, task.type = rows.type;
   task.residual = adds_residual_ ? rows.x : nullptr;

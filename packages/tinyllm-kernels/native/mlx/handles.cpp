@@ -59,7 +59,7 @@ MlpHandle::MlpHandle(const NormArrays& norm, const WeightArrays& gate, const Wei
   task_.down = arrays_.keep(down, task_.gate.rows);
 }
 
-void MlpHandle::run(const Kernels& kernels, const Rows& rows, void* y) const {
+void MlpHandle::run(const KernelTable& kernels, const Rows& rows, void* y) const {
   tinyllm::run(kernels, with_rows(task_, rows, adds_residual_, y));
 }
 
@@ -82,7 +82,7 @@ MoeHandle::MoeHandle(const NormArrays& norm, const WeightArrays& router, const W
   task_.normalizes_routing_weights = normalizes_routing_weights;
 }
 
-void MoeHandle::run(const Kernels& kernels, const Rows& rows, void* y) const {
+void MoeHandle::run(const KernelTable& kernels, const Rows& rows, void* y) const {
   tinyllm::run(kernels, with_rows(task_, rows, adds_residual_, y));
 }
 

@@ -51,7 +51,7 @@ class MlpHandle : public FeedForward {
   MlpHandle(const NormArrays& norm, const WeightArrays& gate, const WeightArrays& up,
             const WeightArrays& down, bool adds_residual);
 
-  void run(const Kernels& kernels, const Rows& rows, void* y) const override;
+  void run(const KernelTable& kernels, const Rows& rows, void* y) const override;
 
  private:
   EvaluatedArrays arrays_;
@@ -67,7 +67,7 @@ class MoeHandle : public FeedForward {
             const WeightArrays& up, const WeightArrays& down, int experts_per_token,
             bool normalizes_routing_weights, bool adds_residual);
 
-  void run(const Kernels& kernels, const Rows& rows, void* y) const override;
+  void run(const KernelTable& kernels, const Rows& rows, void* y) const override;
 
  private:
   Experts keep(const WeightArrays& w, int columns);
@@ -119,7 +119,7 @@ class DeltaNetHandle {
              const mlx::core::array& state) const;
 
   // Runs the half on rows with a convolution state and a state for each slot.
-  void run(const Kernels& kernels, const Rows& rows, char* conv_state, char* state,
+  void run(const KernelTable& kernels, const Rows& rows, char* conv_state, char* state,
            const StateSlots& slots, void* y) const;
 
  private:

@@ -1,7 +1,7 @@
 // Causal convolution of all tokens of a sequence.
 #include "recurrent/causal_conv.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 int64_t causal_conv_scratch(const CausalConvTask& t, int64_t channels) {
   return (t.width - 1) * channels;
@@ -20,4 +20,4 @@ void causal_conv_part(const CausalConvTask& t, int64_t sequence, int64_t first, 
   });
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

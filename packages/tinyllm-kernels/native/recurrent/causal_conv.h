@@ -7,7 +7,7 @@
 #include "recurrent/segments.h"
 #include "rows/silu.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // Channels `first` to `first + count` of the inputs of a sequence.
 template <typename T>
@@ -103,4 +103,4 @@ class ConvChannels {
   const T* history_;
 };
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

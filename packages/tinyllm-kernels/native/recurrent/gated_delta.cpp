@@ -1,7 +1,7 @@
 // The gated delta rule of all tokens of a sequence.
 #include "recurrent/gated_delta.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 int64_t gated_delta_scratch(const GatedDeltaTask& t) { return DeltaScratch::floats(t); }
 
@@ -23,4 +23,4 @@ void gated_delta_part(const GatedDeltaTask& t, int64_t sequence, int64_t head, f
   });
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -7,7 +7,7 @@
 #include "recurrent/scan.h"
 #include "recurrent/segments.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // The scratch memory of a thread: the tokens of a segment in float32, the rows of a state that are
 // scanned, and a state between two segments of a sequence.
@@ -223,4 +223,4 @@ class KeyHead {
   const float* state_;  // of the first value head before the next segment; null for zeros
 };
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -3,7 +3,7 @@
 
 #include "recurrent/tasks.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 void gated_norm_rows(const GatedNormTask& t, int64_t first, int64_t last) {
   with_type(t.type, [&]<typename T>(T*) {
@@ -15,4 +15,4 @@ void gated_norm_rows(const GatedNormTask& t, int64_t first, int64_t last) {
   });
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

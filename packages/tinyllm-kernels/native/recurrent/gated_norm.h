@@ -5,7 +5,7 @@
 #include "rows/rms_norm.h"
 #include "rows/silu.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // y = x / sqrt(mean(x^2) + eps) * weight * silu(gate). `y` may be `x`.
 template <typename T>
@@ -22,4 +22,4 @@ void gated_norm(const T* x, const T* gate, const T* weight, T* y, int64_t width,
   }
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

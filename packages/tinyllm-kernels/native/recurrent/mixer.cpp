@@ -7,7 +7,7 @@
 #include "recurrent/gated_delta.h"
 #include "recurrent/gated_norm.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 namespace {
 
 // The channels of a part: the query and the key of a key head, and the values of its value heads.
@@ -82,4 +82,4 @@ void mixer_part(const MixerTask& t, int64_t sequence, int64_t head, float* scrat
   with_type(t.delta.type, [&]<typename T>(T*) { mix<T>(t, sequence, head, scratch); });
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -7,7 +7,7 @@
 #include "isa/lanes.h"
 #include "isa/vectors.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 inline constexpr int kScanRows = 4;
 
@@ -95,4 +95,4 @@ template <typename Rows>
   }
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

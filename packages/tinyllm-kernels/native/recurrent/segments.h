@@ -5,7 +5,7 @@
 
 #include "recurrent/tasks.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // Tokens of a segment, at most. Their queries and keys stay in the first-level cache (32 KB for heads
 // of 128) while all rows of a state pass over them.
@@ -47,4 +47,4 @@ void for_each_segment(const StateSlots& slots, const SequenceTokens& tokens, Wor
   }
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

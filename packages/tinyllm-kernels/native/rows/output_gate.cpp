@@ -3,7 +3,7 @@
 #include "rows/silu.h"
 #include "rows/tasks.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 void output_gate_range(const OutputGateTask& t, int64_t first, int64_t last) {
   with_type(t.type, [&]<typename T>(T*) {
@@ -19,4 +19,4 @@ void output_gate_range(const OutputGateTask& t, int64_t first, int64_t last) {
   });
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -5,7 +5,7 @@
 #include "isa/load_store.h"
 #include "rows/tasks.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 namespace {
 
 constexpr int kMaxGroup = 128;  // MLX has groups of 32, 64 and 128
@@ -77,4 +77,4 @@ void quantize_row(const QuantizeTask& t) {
   });
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -5,7 +5,7 @@
 
 #include "isa/load_store.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // 1 / sqrt(mean(x^2) + eps). The order of the sum is fixed by W.
 template <typename T>
@@ -37,4 +37,4 @@ struct Normalized {
   }
 };
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -5,7 +5,7 @@
 #include "rows/rms_norm.h"
 #include "rows/tasks.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 namespace {
 
 // The features of a head as they are.
@@ -124,4 +124,4 @@ void rope_tokens(const RopeTask& t, int64_t first, int64_t last) {
   });
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -9,7 +9,7 @@
 #include "isa/load_store.h"
 #include "rows/tasks.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 namespace {
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
@@ -151,4 +151,4 @@ ExpSum exp_sum_range(const void* x, Type type, int64_t first, int64_t last) {
   });
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -3,7 +3,7 @@
 
 #include "isa/vectors.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // 1 / (1 + e^-x). It is computed from e^-|x|, which never overflows. NaN stays NaN.
 inline Floats sigmoid(Floats x) {
@@ -20,4 +20,4 @@ inline Floats silu(Floats x) {
   return x / (exp_in_range(-bounded) + 1);
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

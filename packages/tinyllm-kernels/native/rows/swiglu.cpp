@@ -3,7 +3,7 @@
 #include "rows/silu.h"
 #include "rows/tasks.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 void swiglu_range(const SwigluTask& t, int64_t first, int64_t last) {
   with_type(t.type, [&]<typename T>(T*) {
@@ -20,4 +20,4 @@ void swiglu_range(const SwigluTask& t, int64_t first, int64_t last) {
   });
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -2,7 +2,7 @@
 #include "isa/load_store.h"
 #include "rows/tasks.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 void weighted_sums(const WeightedSumTask& t, int64_t first, int64_t last) {
   with_type(t.type, [&]<typename T>(T*) {
@@ -34,4 +34,4 @@ void weighted_sums(const WeightedSumTask& t, int64_t first, int64_t last) {
   });
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

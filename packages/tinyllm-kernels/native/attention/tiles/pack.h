@@ -13,7 +13,7 @@
 #include "isa/tile_registers.h"
 #include "isa/transpose.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 #if defined(TINYLLM_TILES)
 
@@ -144,4 +144,4 @@ void pack_value_panels(const AttentionTask& t, const RowPointers& values, int64_
 
 #endif  // TINYLLM_TILES
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -9,7 +9,7 @@
 #include "attention/tiles/pack.h"
 #include "attention/tiles/softmax.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 #if defined(TINYLLM_TILES)
 
@@ -92,4 +92,4 @@ void multiply_values(TileRegisters& tiles, RowSet& set, const uint16_t* panels, 
 
 #endif  // TINYLLM_TILES
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -12,7 +12,7 @@
 #include "attention/softmax.h"
 #include "isa/tile_registers.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 #if defined(TINYLLM_TILES)
 
@@ -191,4 +191,4 @@ class BlockSoftmax {
 
 #endif  // TINYLLM_TILES
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "dispatch/kernels.h"
+#include "dispatch/kernel_table.h"
 #include "types.h"
 
 namespace tinyllm::check {
@@ -81,7 +81,7 @@ inline double tolerance(Type type) {
 }
 
 // Compares with a tolerance relative to the largest expected number.
-inline void compare(const Kernels& kernels, const char* what, const Array& actual,
+inline void compare(const KernelTable& kernels, const char* what, const Array& actual,
                     const std::vector<double>& expected, double tolerance) {
   double size = 0, error = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -93,13 +93,13 @@ inline void compare(const Kernels& kernels, const char* what, const Array& actua
   ++failures;
 }
 
-inline void compare(const Kernels& kernels, const char* what, const Array& actual,
+inline void compare(const KernelTable& kernels, const char* what, const Array& actual,
                     const std::vector<double>& expected) {
   compare(kernels, what, actual, expected, tolerance(actual.type));
 }
 
 // Counts and prints a failure unless `holds`.
-inline void expect(bool holds, const Kernels& kernels, const char* expectation) {
+inline void expect(bool holds, const KernelTable& kernels, const char* expectation) {
   if (holds) return;
   std::printf("%s: expected %s\n", kernels.name, expectation);
   ++failures;

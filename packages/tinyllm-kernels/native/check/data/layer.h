@@ -52,7 +52,7 @@ struct Sequence {
     return task;
   }
 
-  void compute(const Kernels& kernels, Phase phase) {
+  void compute(const KernelTable& kernels, Phase phase) {
     AttentionLayerTask task{};
     task.projection = projection(phase);
     task.projection.to_k = added(keys), task.projection.to_v = added(values);

@@ -16,7 +16,7 @@ struct Model {
   explicit Model(Type type) : sequence(type, kTokens, 21), norm(Array::random(type, E)) {}
 
   // Computes everything. Returns the bytes of all results.
-  std::vector<char> compute(const Kernels& kernels, Phase phase) {
+  std::vector<char> compute(const KernelTable& kernels, Phase phase) {
     sequence.compute(kernels, phase);
     const Type type = sequence.type;
     const void* x = sequence.y.bytes.data();

@@ -54,7 +54,7 @@ struct Mixer {
     return task;
   }
 
-  void compute(const Kernels& kernels) { run_mixer(kernels, task()); }
+  void compute(const KernelTable& kernels) { run_mixer(kernels, task()); }
 
   Type type;
   int key_heads, value_heads, key_dim, value_dim, width, tokens, slots;

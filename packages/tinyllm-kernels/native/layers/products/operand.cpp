@@ -141,7 +141,7 @@ void Operand::quantize(const Weights& w, XRange range, float* buffer, const Quan
 
 // A processor's caches keep few lines whose addresses differ by a multiple of 2 KB. So rows that
 // would be a multiple of 1 KB apart get 64 bytes more if several rows are read together.
-int64_t row_stride(const Kernels& kernels, Type type, Phase phase, int64_t columns) {
+int64_t row_stride(const KernelTable& kernels, Type type, Phase phase, int64_t columns) {
   constexpr int64_t kPadding = 32, kConflict = 512;  // numbers of 16 bits
   if (phase == Phase::decode || !kernels.linear_reads_rows(type)) return columns;
   return columns % kConflict ? columns : columns + kPadding;

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "dispatch/kernels.h"
+#include "dispatch/kernel_table.h"
 #include "runtime/aligned.h"
 
 namespace tinyllm {
@@ -13,12 +13,13 @@ namespace tinyllm {
 // that several products of the same x share it. `x` must outlive the operand.
 class Operand {
  public:
-  Operand(const Kernels& kernels, const void* x, Type type, int64_t rows, int columns, Phase phase)
+  Operand(const KernelTable& kernels, const void* x, Type type, int64_t rows, int columns,
+          Phase phase)
       : Operand(kernels, x, type, rows, columns, phase, columns) {}
 
   // Rows that are `stride` numbers apart, as `row_stride` states.
-  Operand(const Kernels& kernels, const void* x, Type type, int64_t rows, int columns, Phase phase,
-          int64_t stride)
+  Operand(const KernelTable& kernels, const void* x, Type type, int64_t rows, int columns,
+          Phase phase, int64_t stride)
       : kernels_(kernels),
         x_(x),
         type_(type),
@@ -49,7 +50,7 @@ class Operand {
   const GroupedForm& grouped(const Weights& w, int bits);
   void quantize(const Weights& w, XRange range, float* buffer, const QuantizedX& to);
 
-  const Kernels& kernels_;
+  const KernelTable& kernels_;
   const void* x_;
   Type type_;
   int64_t rows_;
@@ -63,6 +64,6 @@ class Operand {
 };
 
 // Numbers from one row to the next in memory for rows of `columns` numbers that are an operand.
-int64_t row_stride(const Kernels& kernels, Type type, Phase phase, int64_t columns);
+int64_t row_stride(const KernelTable& kernels, Type type, Phase phase, int64_t columns);
 
 }  // namespace tinyllm

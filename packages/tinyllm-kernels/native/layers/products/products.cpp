@@ -11,7 +11,7 @@
 namespace tinyllm {
 namespace {
 
-LinearTask task_of(const Kernels& kernels, const Product& product) {
+LinearTask task_of(const KernelTable& kernels, const Product& product) {
   Operand& x = *product.x;
   LinearTask task{.rows = x.rows(),
                   .w = product.w,
@@ -60,7 +60,8 @@ bool have_equal_formats(const Weights& a, const Weights& b) {
 }
 
 // Appends the memory of the weights that a part reads.
-void add_weights(const Kernels& kernels, const LinearTask& task, int64_t part, PrefetchList& to) {
+void add_weights(const KernelTable& kernels, const LinearTask& task, int64_t part,
+                 PrefetchList& to) {
   const Weights& w = *task.w;
   const LinearRange range = kernels.linear_part_range(task, part);
   const auto add_rows = [&](const void* data, int64_t bytes) {
@@ -75,7 +76,8 @@ void add_weights(const Kernels& kernels, const LinearTask& task, int64_t part, P
   add_rows(w.biases, groups * scale_bytes);
 }
 
-void add_weights(const Kernels& kernels, const GatedTask& task, int64_t part, PrefetchList& to) {
+void add_weights(const KernelTable& kernels, const GatedTask& task, int64_t part,
+                 PrefetchList& to) {
   add_weights(kernels, task.gate, part, to);
   add_weights(kernels, task.up, part, to);
 }
@@ -86,7 +88,7 @@ const LinearTask& first_of(const GatedTask& task) { return task.gate; }
 // Computes all parts. Decoding is limited by memory bandwidth: a thread that has finished
 // prefetches the weights of the predicted next product.
 template <typename Task, typename Work>
-void run_parts(const Kernels& kernels, const std::vector<Task>& tasks, const Parts& parts,
+void run_parts(const KernelTable& kernels, const std::vector<Task>& tasks, const Parts& parts,
                Work work) {
   ThreadPool& pool = ThreadPool::shared();
   const auto prefetch_lists = [&] {
@@ -145,7 +147,7 @@ class BlockCounters {
 
 // Computes a gated product whose two matrices have different parts, for example because their
 // formats differ.
-void multiply_separately(const Kernels& kernels, const GatedProduct& product) {
+void multiply_separately(const KernelTable& kernels, const GatedProduct& product) {
   const int64_t width = product.gate->rows, stride = product.y_stride ? product.y_stride : width;
   multiply(kernels, {{product.x, product.gate, nullptr, nullptr, product.y, stride},
                      {product.x, product.up, nullptr, nullptr, product.up_scratch, stride}});
@@ -159,7 +161,7 @@ void multiply_separately(const Kernels& kernels, const GatedProduct& product) {
 
 }  // namespace
 
-void multiply(const Kernels& kernels, const std::vector<Product>& products) {
+void multiply(const KernelTable& kernels, const std::vector<Product>& products) {
   std::vector<LinearTask> tasks;
   std::vector<std::unique_ptr<BlockCounters>> counters;
   Parts parts;
@@ -179,7 +181,7 @@ void multiply(const Kernels& kernels, const std::vector<Product>& products) {
   });
 }
 
-void multiply_gated(const Kernels& kernels, const std::vector<GatedProduct>& products) {
+void multiply_gated(const KernelTable& kernels, const std::vector<GatedProduct>& products) {
   std::vector<GatedTask> tasks;
   Parts parts;
   int64_t floats = 0;

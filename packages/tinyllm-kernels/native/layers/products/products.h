@@ -37,7 +37,7 @@ struct GatedProduct {
   int64_t y_stride = 0;      // numbers from a row of y to the next, if not F
 };
 
-void multiply(const Kernels& kernels, const std::vector<Product>& products);
-void multiply_gated(const Kernels& kernels, const std::vector<GatedProduct>& products);
+void multiply(const KernelTable& kernels, const std::vector<Product>& products);
+void multiply_gated(const KernelTable& kernels, const std::vector<GatedProduct>& products);
 
 }  // namespace tinyllm

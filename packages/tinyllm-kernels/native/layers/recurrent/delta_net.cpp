@@ -18,7 +18,7 @@ void clear_other_tokens(const StateSlots& slots, int64_t row_bytes, void* y) {
 
 }  // namespace
 
-void transpose_taps(const Kernels& kernels, const void* weight, Type type, int64_t channels,
+void transpose_taps(const KernelTable& kernels, const void* weight, Type type, int64_t channels,
                     int64_t width, float* taps) {
   const auto rows = aligned<float>(channels * width);
   kernels.to_floats(weight, type, rows.get(), channels * width);
@@ -31,7 +31,7 @@ void decay_rates(const float* a_log, int64_t heads, float* rates) {
   for (int64_t h = 0; h < heads; ++h) rates[h] = std::exp(a_log[h]);
 }
 
-void run_causal_conv(const Kernels& kernels, const CausalConvTask& t) {
+void run_causal_conv(const KernelTable& kernels, const CausalConvTask& t) {
   constexpr int64_t kChannels = 256;  // of a part
   const int64_t blocks = (t.channels + kChannels - 1) / kChannels;
   clear_other_tokens(t.slots, t.channels * size_of(t.type), t.y);
@@ -43,7 +43,7 @@ void run_causal_conv(const Kernels& kernels, const CausalConvTask& t) {
   });
 }
 
-void run_gated_delta(const Kernels& kernels, const GatedDeltaTask& t) {
+void run_gated_delta(const KernelTable& kernels, const GatedDeltaTask& t) {
   clear_other_tokens(t.slots, t.value_heads * t.value_dim * size_of(t.type), t.o);
   Scratch scratch(kernels.gated_delta_scratch(t));
   ThreadPool::shared().run(t.slots.sequences * t.key_heads, [&](int64_t part, int thread) {
@@ -51,7 +51,7 @@ void run_gated_delta(const Kernels& kernels, const GatedDeltaTask& t) {
   });
 }
 
-void run_mixer(const Kernels& kernels, const MixerTask& t) {
+void run_mixer(const KernelTable& kernels, const MixerTask& t) {
   const GatedDeltaTask& delta = t.delta;
   clear_other_tokens(delta.slots, t.y_stride * size_of(delta.type), t.norm.y);
   Scratch scratch(kernels.mixer_scratch(t));
@@ -60,7 +60,7 @@ void run_mixer(const Kernels& kernels, const MixerTask& t) {
   });
 }
 
-void run(const Kernels& kernels, const DeltaNetTask& t) {
+void run(const KernelTable& kernels, const DeltaNetTask& t) {
   const int64_t size = size_of(t.type);
   const int width = t.qkv.columns, value_width = t.z.rows;
   const auto stride_of = [&](int64_t columns) {

@@ -7,21 +7,21 @@
 // - Output: y = residual + o(heads side by side).
 #pragma once
 
-#include "dispatch/kernels.h"
+#include "dispatch/kernel_table.h"
 #include "layers/mlp.h"
 
 namespace tinyllm {
 
 // Writes the weights `C K` of a convolution as floats `K C`.
-void transpose_taps(const Kernels& kernels, const void* weight, Type type, int64_t channels,
+void transpose_taps(const KernelTable& kernels, const void* weight, Type type, int64_t channels,
                     int64_t width, float* taps);
 
 // Writes e to the power of each of `heads` numbers.
 void decay_rates(const float* a_log, int64_t heads, float* rates);
 
-void run_causal_conv(const Kernels& kernels, const CausalConvTask& task);
-void run_gated_delta(const Kernels& kernels, const GatedDeltaTask& task);
-void run_mixer(const Kernels& kernels, const MixerTask& task);
+void run_causal_conv(const KernelTable& kernels, const CausalConvTask& task);
+void run_gated_delta(const KernelTable& kernels, const GatedDeltaTask& task);
+void run_mixer(const KernelTable& kernels, const MixerTask& task);
 
 // All three steps.
 struct DeltaNetTask {
@@ -36,6 +36,6 @@ struct DeltaNetTask {
   Type type;
 };
 
-void run(const Kernels& kernels, const DeltaNetTask& task);
+void run(const KernelTable& kernels, const DeltaNetTask& task);
 
 }  // namespace tinyllm

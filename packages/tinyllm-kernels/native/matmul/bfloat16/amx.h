@@ -14,7 +14,7 @@
 #include "matmul/bfloat16/unpackers.h"
 #include "matmul/linear.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 inline constexpr int kPanelRows = 2 * kTileRows;
 
@@ -87,4 +87,4 @@ inline int64_t bfloat16_scratch(const LinearTask& t) {
   return BlockProduct::kFloats + panel_numbers(t) / 2 + 2 * unpack_floats(*t.w);
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

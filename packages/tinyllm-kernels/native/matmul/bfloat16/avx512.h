@@ -19,7 +19,7 @@
 #include "matmul/linear.h"
 #include "matmul/store.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 inline constexpr int kBlockTokens = 8;  // tokens whose sums stay in registers
 // Panels of W rows of w whose sums stay in registers. Their results for a token fill a cache line.
@@ -147,4 +147,4 @@ inline int64_t bfloat16_scratch(const LinearTask& t) {
   return kBlockPanels * row_pairs(t.w->columns) * W + unpacking_floats(*t.w);
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -15,7 +15,7 @@
 #include "matmul/interleave.h"
 #include "matmul/linear.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 inline constexpr int kChunk = 2 * W;  // columns of a cache line in bfloat16; a group has whole chunks
 
@@ -138,4 +138,4 @@ inline void unpack_panel(const Weights& w, int64_t first, int64_t rows, int64_t 
   with_codes(codes, [&]<Codes C, typename T>() { unpack_codes<C, T>(codes, first, ahead, panel); });
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -10,7 +10,7 @@
 #include "matmul/bfloat16/avx512.h"
 #include "runtime/prefetch_distances.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // Tokens whose sums stay in registers: one block or two.
 inline constexpr int kFewTokens = 2 * kBlockTokens;
@@ -65,4 +65,4 @@ void multiply_few_tokens(const LinearTask& t, const LinearRange& range) {
   for (int64_t n = range.first_row; n < range.last_row; n += W) multiply(t, n);
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

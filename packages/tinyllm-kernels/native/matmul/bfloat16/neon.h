@@ -19,7 +19,7 @@
 #include "matmul/linear.h"
 #include "matmul/store.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 inline constexpr int kQuad = 4;      // bfloat16 numbers in 64 bits
 inline constexpr int kOperands = 4;  // operands of tokens, and of w, whose sums stay in registers
@@ -120,4 +120,4 @@ inline int64_t bfloat16_scratch(const LinearTask& t) {
   return panel_floats(t.w->columns) + kPanelRows * kTokenTile;
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

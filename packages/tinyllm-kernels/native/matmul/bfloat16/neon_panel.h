@@ -6,7 +6,7 @@
 
 #include "matmul/bfloat16/round.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 inline constexpr int kPanelRows = 48;  // rows of w that are unpacked together, at most
 
@@ -69,4 +69,4 @@ inline BFloat16Rows unpack_panel(const Weights& w, int64_t first, int64_t rows, 
   return panel;
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -15,7 +15,7 @@
 #define TINYLLM_BFLOAT16
 #endif
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 #if defined(TINYLLM_BFLOAT16)
 
@@ -44,4 +44,4 @@ void round_row(const Weights& w, int64_t n, uint16_t* to, float* row) {
 
 #endif
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

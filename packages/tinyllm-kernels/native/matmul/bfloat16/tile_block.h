@@ -9,7 +9,7 @@
 #include "matmul/bfloat16/unpackers.h"
 #include "matmul/linear.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // A tile store takes 0.2 us longer if the matrix unit has stored nothing for a microsecond. So long
 // sums store an operand to unused memory after this many steps.
@@ -139,4 +139,4 @@ class BlockProduct {
   float *sums_, *other_sums_, *unused_;
 };
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

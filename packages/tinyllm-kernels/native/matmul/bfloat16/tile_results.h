@@ -10,7 +10,7 @@
 #include "matmul/bfloat16/weight_tiles.h"
 #include "rows/silu.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 inline constexpr int kSumColumns = 2 * kTileRows;  // of the sums of a block: 32 tokens x 32
 
@@ -90,4 +90,4 @@ class BlockResults {
   const BFloat16* residual_ = nullptr;
 };
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

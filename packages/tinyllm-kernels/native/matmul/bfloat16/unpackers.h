@@ -10,7 +10,7 @@
 
 #include "matmul/bfloat16/weight_tiles.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // Asks for a line that is written later. Stores wait for their lines in order.
 inline void prefetch_to_write(const void* line) {
@@ -162,4 +162,4 @@ void with_unpacker(const Weights& w, Work work) {
   with_codes(w, [&]<Codes C, typename T>() { work.template operator()<CodeUnpacker<C, T>>(); });
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

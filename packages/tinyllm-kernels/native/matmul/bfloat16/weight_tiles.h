@@ -17,7 +17,7 @@
 #include "matmul/integer/words.h"
 #include "matmul/interleave.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 inline constexpr int kTileRows = 16;     // of a tile register
 inline constexpr int kStepColumns = 32;  // columns that one product instruction multiplies
@@ -226,4 +226,4 @@ void unpack_plain(const Weights& w, int64_t first, int64_t rows, int64_t next_ro
   std::memcpy(to, tile, sizeof tile);
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

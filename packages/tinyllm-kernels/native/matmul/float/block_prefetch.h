@@ -4,7 +4,7 @@
 #include "matmul/formats.h"
 #include "matmul/linear.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // Prefetches a block of columns of some rows to the second-level cache, one cache line at a time.
 // Many at once would wait for each other, and the products for them.
@@ -42,4 +42,4 @@ BlockPrefetch prefetch_block(const Weights& w, int64_t n, int64_t rows, int k0, 
   return {row + first, stride, static_cast<int>(ceil_div(bytes, 64)), rows};
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

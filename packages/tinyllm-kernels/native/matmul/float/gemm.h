@@ -14,7 +14,7 @@
 #include "matmul/linear.h"
 #include "matmul/store.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 inline constexpr int kFloatTile = 2 * W;      // tokens in a tile
 inline constexpr int kFloatPanel = 3 * W;     // rows of w in a panel
@@ -222,4 +222,4 @@ inline int64_t float_scratch(const LinearTask& t) {
   return kFloatPanel * (kFloatDepth + tokens);
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -10,7 +10,7 @@
 #include "matmul/store.h"
 #include "runtime/prefetch_distances.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 inline constexpr int kFloatTokens = 4;  // rows of x that are multiplied by a code at once
 
@@ -114,4 +114,4 @@ void multiply_float_rows(const LinearTask& t, const LinearRange& range) {
   }
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -23,7 +23,7 @@
 #include "matmul/linear.h"
 #include "matmul/store.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // Prefetches a cache line of codes: to the second-level cache, and later to the first. The function
 // is inlined, because GCC removes calls of functions that only prefetch.
@@ -292,4 +292,4 @@ void multiply_integer_rows_in_tiles(const LinearTask& t, const LinearRange& rang
   }
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

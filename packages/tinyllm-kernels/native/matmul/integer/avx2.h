@@ -7,7 +7,7 @@
 
 #include "matmul/integer/pairs.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 inline constexpr int kGemvTokens = 8, kByteRows = 8;
 
@@ -99,4 +99,4 @@ struct ByteSums {
   Ints sums{};
 };
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

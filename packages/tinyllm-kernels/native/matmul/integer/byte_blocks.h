@@ -12,7 +12,7 @@
 
 #include "isa/unroll.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // Panels that are multiplied at once.
 inline constexpr int kBlockPanels = 2;
@@ -184,6 +184,6 @@ void multiply_byte_blocks(const LinearTask& t, const LinearRange& range, float* 
   }
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA
 
 #endif

@@ -25,7 +25,7 @@
 #include "matmul/linear.h"
 #include "matmul/store.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // Rows of x that are packed together. For each word of codes, the words of the rows are side by side.
 // So are the scales and the sums of a group.
@@ -191,6 +191,6 @@ void multiply_bytes(const LinearTask& t, const LinearRange& range, float* scratc
   }
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA
 
 #endif

@@ -16,7 +16,7 @@
 #include "isa/vectors.h"
 #include "types.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 enum class Codes { uint4, uint8, e2m1 };
 
@@ -118,4 +118,4 @@ inline Words e2m1_bytes(Words codes) {
 
 #endif
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -12,7 +12,7 @@
 #include "matmul/interleave.h"
 #include "matmul/store.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // Vectors of tokens in a tile.
 inline constexpr int kTileVectors = kIntegerTile / W;
@@ -172,6 +172,6 @@ void multiply_integer_tiles(const LinearTask& t, const LinearRange& range, float
   }
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA
 
 #endif

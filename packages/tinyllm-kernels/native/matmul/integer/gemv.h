@@ -16,7 +16,7 @@
 #include "matmul/linear.h"
 #include "matmul/store.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 #if defined(TINYLLM_INTEGERS)
 
@@ -94,4 +94,4 @@ void multiply_integer_rows(const LinearTask& t, const LinearRange& range, float*
 
 #endif
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -7,7 +7,7 @@
 
 #include "matmul/integer/words.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 inline constexpr int kGemvTokens = 4, kByteRows = 8;
 
@@ -169,4 +169,4 @@ struct ByteSums {
   int32x4_t sums[2]{};
 };
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -11,7 +11,7 @@
 
 #include "matmul/integer/words.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // The first (Member 0) or second (Member 1) numbers of W pairs.
 template <int Bits, int Member, int... Lanes>
@@ -68,4 +68,4 @@ inline Ints add_products(Ints sums, Words a, Words b) {
 #endif
 }
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -7,7 +7,7 @@
 #include "isa/vectors.h"
 #include "runtime/prefetch_distances.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 // Prefetches what follows the addresses that are read now.
 struct OneStepPrefetch {
@@ -36,4 +36,4 @@ struct TwoStepPrefetch : OneStepPrefetch {
   PrefetchDistances distances;
 };
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

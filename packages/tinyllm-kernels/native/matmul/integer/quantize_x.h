@@ -21,7 +21,7 @@
 #include "matmul/integer/pairs.h"
 #endif
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 #if defined(TINYLLM_INTEGERS)
 
@@ -255,4 +255,4 @@ void quantize_x(const XRange& range, [[maybe_unused]] Phase phase, const Weights
 
 #endif
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -8,7 +8,7 @@
 
 #include "matmul/integer/words.h"
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 inline constexpr int kGemvTokens = 8;
 #if defined(TINYLLM_TILES)
@@ -101,4 +101,4 @@ struct ByteSums {
   __m512i sums{};
 };
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

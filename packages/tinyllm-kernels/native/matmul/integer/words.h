@@ -47,7 +47,7 @@
 #define TINYLLM_BYTE_BLOCKS
 #endif
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 #if defined(TINYLLM_INTEGERS)
 
@@ -117,4 +117,4 @@ inline void store_byte_planes(Ints a, Ints b, int8_t* to) {
 
 #endif
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -61,7 +61,7 @@ GroupStates::GroupStates(std::vector<int> table_of_layer, const std::vector<mx::
   for (size_t i = first; i < inputs.size(); i += kArraysOfTable) tables_.emplace_back(inputs, i);
 }
 
-void GroupStates::run(const Kernels& kernels, const DeltaNetHandle& layer, size_t rank,
+void GroupStates::run(const KernelTable& kernels, const DeltaNetHandle& layer, size_t rank,
                       const Rows& rows, char* y, Copies& copies) const {
   const DonatedInput &conv = states_[kArraysOfState * rank], &state = states_[kArraysOfState * rank + 1];
   const StateTableInputs& table = tables_[table_of_layer_[rank]];

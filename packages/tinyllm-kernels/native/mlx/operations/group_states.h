@@ -25,7 +25,7 @@ class GroupStates {
               std::vector<mlx::core::array>& outputs);
 
   // Runs the first half of the recurrent layer with index `rank`.
-  void run(const Kernels& kernels, const DeltaNetHandle& layer, size_t rank, const Rows& rows,
+  void run(const KernelTable& kernels, const DeltaNetHandle& layer, size_t rank, const Rows& rows,
            char* y, Copies& copies) const;
 
  private:

@@ -33,7 +33,7 @@ class PingPongBuffer {
 // Runs `layers` on `x` with data `rows`, B L E, and writes the result to `y`. Calls
 // `attend(i, rows, y)` for the attention half of layer i.
 template <typename Attend>
-void run_layers(const Kernels& kernels, const std::vector<LayerHandle>& layers, const Input& x,
+void run_layers(const KernelTable& kernels, const std::vector<LayerHandle>& layers, const Input& x,
                 const void* rows, Type type, OptionalPhase phase, char* y, Attend attend) {
   int64_t results = 0;
   for (const LayerHandle& layer : layers) results += layer.feed_forward ? 2 : 1;

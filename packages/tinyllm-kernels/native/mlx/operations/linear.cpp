@@ -1,6 +1,6 @@
 // Matrix products, the products of experts and embedding lookup as primitives of MLX.
 
-#include "dispatch/kernels.h"
+#include "dispatch/kernel_table.h"
 #include "layers/products/products.h"
 #include "mlx/operations.h"
 #include "mlx/operations/primitive.h"
@@ -105,13 +105,13 @@ class Embedding : public CpuPrimitive {
 std::tuple<int, int> fastest_layout(const WeightArrays& w) {
   Weights weights = describe(w, w.scales->shape(-1) * w.group_size);
   if (weights.mode == Mode::affine) weights.bits = integer_bits(w.bits);
-  const int rows = chosen_tier().linear_interleaved_rows(weights);
+  const int rows = chosen_kernels().linear_interleaved_rows(weights);
   return {rows, rows ? weights.bits : w.bits};
 }
 
 bool rounds_to_bytes(const WeightArrays& w) {
   if (!w.scales) return false;
-  return chosen_tier().linear_rounds_to_bytes(describe(w, w.scales->shape(-1) * w.group_size));
+  return chosen_kernels().linear_rounds_to_bytes(describe(w, w.scales->shape(-1) * w.group_size));
 }
 
 mx::array linear(const mx::array& x, const WeightArrays& w, const std::optional<mx::array>& bias,

@@ -1,17 +1,17 @@
 // Base classes of the primitives: allocation of outputs, dispatch to MLX's CPU stream.
 #pragma once
 
-#include <memory>
-#include <stdexcept>
-#include <utility>
-#include <vector>
-
 #include <mlx/allocator.h>
 #include <mlx/backend/cpu/encoder.h>
 #include <mlx/ops.h>
 #include <mlx/primitives.h>
 
-#include "dispatch/kernels.h"
+#include <memory>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "dispatch/kernel_table.h"
 #include "mlx/fork.h"
 
 namespace tinyllm {
@@ -55,7 +55,7 @@ class CpuPrimitive : public mlx::core::UnaryPrimitive {
     encoder.dispatch(std::move(task));
   }
 
-  const Kernels& kernels_ = chosen_tier();
+  const KernelTable& kernels_ = chosen_kernels();
 };
 
 // A primitive with several outputs.
@@ -77,7 +77,7 @@ class CpuPrimitives : public mlx::core::Primitive {
     encoder.dispatch(std::move(task));
   }
 
-  const Kernels& kernels_ = chosen_tier();
+  const KernelTable& kernels_ = chosen_kernels();
 };
 
 // Returns outputs with the shapes and dtypes of the first `count` inputs.

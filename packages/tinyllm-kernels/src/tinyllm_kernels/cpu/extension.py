@@ -21,10 +21,10 @@ def describe_extension() -> str:
     """
     native = _checked_extension()
     try:
-        tier, threads = native.chosen_tier(), native.thread_count()
+        name, threads = native.chosen_instruction_set(), native.thread_count()
     except ValueError as error:  # an invalid environment variable for the number of threads
         raise BrokenBackendError(str(error)) from error
-    return f"{tier}, {threads} {'thread' if threads == 1 else 'threads'}"
+    return f"{name}, {threads} {'thread' if threads == 1 else 'threads'}"
 
 
 def describe_byte_products() -> str:
@@ -38,9 +38,8 @@ def describe_byte_products() -> str:
     native = _checked_extension()
     codes, scales = mx.zeros((16, 64), mx.uint32), mx.zeros((16, 8), mx.bfloat16)
     if not native.rounds_to_bytes((codes, scales, scales, 64, 4, "affine", 0, True)):
-        raise BackendError(
-            f"there are no products of 8-bit activations for {native.chosen_tier()}: use `cpu`"
-        )
+        name = native.chosen_instruction_set()
+        raise BackendError(f"there are no products of 8-bit activations for {name}: use `cpu`")
     return f"{description}, activations of 8 bits"
 
 

@@ -1,9 +1,9 @@
 // The kernel table of the instruction set that this file is compiled for.
-#include "dispatch/kernels.h"
+#include "dispatch/kernel_table.h"
 
 #include <type_traits>
 
-namespace tinyllm::TINYLLM_TIER {
+namespace tinyllm::TINYLLM_ISA {
 
 #define TINYLLM_KERNELS(KERNEL)                                                        \
   KERNEL(to_floats)                                                                    \
@@ -45,12 +45,12 @@ namespace tinyllm::TINYLLM_TIER {
   KERNEL(mixer_part)
 
 // Declares each kernel with the type that the table states for it.
-#define DECLARE(kernel) std::remove_pointer_t<decltype(Kernels::kernel)> kernel;
+#define DECLARE(kernel) std::remove_pointer_t<decltype(KernelTable::kernel)> kernel;
 TINYLLM_KERNELS(DECLARE)
 
-extern const Kernels kernels;
+extern const KernelTable kernels;
 
 #define ENTRY(kernel) .kernel = kernel,
-const Kernels kernels = {.name = TINYLLM_TIER_NAME, TINYLLM_KERNELS(ENTRY)};
+const KernelTable kernels = {.name = TINYLLM_ISA_NAME, TINYLLM_KERNELS(ENTRY)};
 
-}  // namespace tinyllm::TINYLLM_TIER
+}  // namespace tinyllm::TINYLLM_ISA

@@ -1,6 +1,6 @@
 // Prints the fastest instruction set of this machine, for builds that are run where they are made.
 #include <cstdio>
 
-#include "dispatch/kernels.h"
+#include "dispatch/kernel_table.h"
 
-int main() { std::fputs(tinyllm::fastest_tier(), stdout); }
+int main() { std::fputs(tinyllm::fastest_instruction_set(), stdout); }

@@ -14,7 +14,7 @@
 
 namespace tinyllm {
 
-struct Kernels {
+struct KernelTable {
   const char* name;
 
   // Converts `count` numbers of any type to float32.
@@ -99,13 +99,13 @@ struct Kernels {
 
 // The tables that this machine can run, the fastest first. "portable" is always the last. Throws
 // std::invalid_argument if the build left out the fastest one.
-const std::vector<const Kernels*>& tiers();
+const std::vector<const KernelTable*>& kernel_tables();
 
 // The table that the environment variable TINYLLM_CPU_ISA names, or else the fastest one. Throws
 // std::invalid_argument if this machine cannot run the named one.
-const Kernels& chosen_tier();
+const KernelTable& chosen_kernels();
 
 // The name of the fastest instruction set of the processor, which the build may have left out.
-const char* fastest_tier();
+const char* fastest_instruction_set();
 
 }  // namespace tinyllm
