@@ -39,8 +39,8 @@ struct Weights {
   Mode mode;
   Type type;            // of the numbers of a dense matrix, or of the scales
   int interleaved = 0;  // rows that are interleaved (see matmul/interleave.h), or 0
-  // True if x may be rounded to 8 bits (see matmul/integer/bytes.h).
-  bool byte_activations = false;
+  // True if x may be quantized to int8 (see matmul/integer/int8_gemv.h).
+  bool int8_activations = false;
 };
 
 // Bytes of the numbers or codes of one row.

@@ -2,7 +2,7 @@
 // its head, with weights from memory. It prints milliseconds for some numbers of rows of x, and the
 // part of them that brings x into the forms that kernels read. `run.sh` builds it. Its arguments
 // are the bits of a code (16 for dense weights in bfloat16), the columns of a group, `decode` or
-// `prefill`, and `bytes` for x in 8 bits. A prompt has one row of the head.
+// `prefill`, and `int8` for x in int8. A prompt has one row of the head.
 //
 // The numbers of rows alternate. Each number is the median of 9 passes.
 #include <algorithm>
@@ -52,7 +52,7 @@ Aligned<BFloat16> numbers(int64_t count, float size) {
 
 // A matrix of random codes, with interleaved rows, or of numbers in bfloat16.
 struct Matrix {
-  Matrix(int rows, int columns, int bits, int group, bool byte_activations)
+  Matrix(int rows, int columns, int bits, int group, bool int8_activations)
       : codes(aligned<uint32_t>(int64_t{rows} * columns * bits / 32)),
         scales(numbers(int64_t{rows} * columns / group, 0.002f)),
         biases(numbers(int64_t{rows} * columns / group, -0.016f)) {
@@ -62,7 +62,7 @@ struct Matrix {
     }
     w = {codes.get(), scales.get(), biases.get(), rows, columns, bits, group,
          dense ? Mode::dense : Mode::affine, Type::bfloat16};
-    w.byte_activations = byte_activations;
+    w.int8_activations = int8_activations;
     w.interleaved = kernels.linear_interleaved_rows(w);
     use_huge_pages(codes.get(), int64_t{rows} * columns * bits / 8);
     use_huge_pages(scales.get(), int64_t{rows} * columns / group * 2);
@@ -75,14 +75,14 @@ struct Matrix {
 };
 
 struct Layer {
-  Layer(int bits, int group, bool bytes)
-      : q(kHeads, kWidth, bits, group, bytes),
-        k(kWidth, kWidth, bits, group, bytes),
-        v(kWidth, kWidth, bits, group, bytes),
-        o(kWidth, kHeads, bits, group, bytes),
-        gate(kHidden, kWidth, bits, group, bytes),
-        up(kHidden, kWidth, bits, group, bytes),
-        down(kWidth, kHidden, bits, group, bytes) {}
+  Layer(int bits, int group, bool int8)
+      : q(kHeads, kWidth, bits, group, int8),
+        k(kWidth, kWidth, bits, group, int8),
+        v(kWidth, kWidth, bits, group, int8),
+        o(kWidth, kHeads, bits, group, int8),
+        gate(kHidden, kWidth, bits, group, int8),
+        up(kHidden, kWidth, bits, group, int8),
+        down(kWidth, kHidden, bits, group, int8) {}
 
   Matrix q, k, v, o, gate, up, down;
 };
@@ -160,11 +160,11 @@ int main(int count, char** arguments) {
 #endif
   const int bits = count > 1 ? std::atoi(arguments[1]) : 4;
   const int group = count > 2 ? std::atoi(arguments[2]) : 64;
-  const bool bytes = count > 4 && std::string_view(arguments[4]) == "bytes";
+  const bool int8 = count > 4 && std::string_view(arguments[4]) == "int8";
   std::vector<Layer> layers;
-  for (int i = 0; i < kLayers; ++i) layers.emplace_back(bits, group, bytes);
-  const Matrix head(kVocabulary, kWidth, bits, group, bytes);
-  if (bytes && !kernels.linear_rounds_to_bytes(head.w)) {
+  for (int i = 0; i < kLayers; ++i) layers.emplace_back(bits, group, int8);
+  const Matrix head(kVocabulary, kWidth, bits, group, int8);
+  if (int8 && !kernels.linear_uses_int8_activations(head.w)) {
     std::fprintf(stderr, "products: %s has no products of %d bits with x in 8 bits\n", kernels.name,
                  bits);
     return EXIT_FAILURE;
@@ -186,7 +186,7 @@ int main(int count, char** arguments) {
     }
   }
   std::printf("%s, %d threads, %d bits, groups of %d%s\n", kernels.name,
-              ThreadPool::shared().threads(), bits, group, bytes ? ", x in 8 bits" : "");
+              ThreadPool::shared().threads(), bits, group, int8 ? ", x in int8" : "");
   std::printf("rows  products, ms  of these forms of x, ms\n");
   for (size_t i = 0; i < tokens.size(); ++i) {
     std::printf("%4d  %12.2f  %23.2f\n", row_counts[i], median(products[i]), median(forms[i]));

@@ -3,7 +3,7 @@
 # given compiler flags, and run it:
 #   TINYLLM_NUM_THREADS=1 native/bench/run.sh attention -mavx2 -mfma -mf16c
 # BENCH_ARGUMENTS has the arguments of the program: for `products` the bits of a code, a group,
-# `decode` or `prefill`, and `bytes` for x in 8 bits.
+# `decode` or `prefill`, and `int8` for x in int8.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -26,7 +26,7 @@ together() {
 }
 
 # The same folders as in CMakeLists.txt: kernels are compiled once for each instruction set.
-kernel_sources=(matmul/{integer_part,byte_part,linear}.cpp attention/{decode,prefill,tile_prefill}.cpp
+kernel_sources=(matmul/{integer_part,int8_part,linear}.cpp attention/{decode,prefill,tile_prefill}.cpp
   "$(together short_kernels attention/attention.cpp recurrent/*.cpp rows/*.cpp dispatch/kernel_table.cpp)")
 common_sources=("$(together layers layers/*.cpp layers/products/*.cpp layers/recurrent/*.cpp)" \
   "$(together runtime runtime/*.cpp)")
@@ -111,7 +111,7 @@ instruction_sets "$host" | while read -r name _; do echo "$scratch/$host/check $
 
 # Only these files have instructions of AMX. They are compiled for them if the check has the model, and
 # a second program runs them if all instruction sets are checked and the machine has AMX.
-tile_sources=(matmul/{integer_part,byte_part,linear}.cpp attention/prefill.cpp attention/tile_prefill.cpp)
+tile_sources=(matmul/{integer_part,int8_part,linear}.cpp attention/prefill.cpp attention/tile_prefill.cpp)
 tiles=
 tile_flags=$(instruction_sets "$host" | sed -n "s/^amx //p")
 if [ "${TINYLLM_TEST_TIERS:-}" = all ] && grep -qw amx_bf16 /proc/cpuinfo; then

@@ -26,8 +26,8 @@ struct KernelTable {
   void (*group_sums)(const float* x, int64_t groups, int group, float* sums);
   // True if products with w read quantized x. `type` is the type of x.
   bool (*linear_uses_integers)(const Weights&, Type type);
-  // True if products with w round x to 8 bits.
-  bool (*linear_rounds_to_bytes)(const Weights&);
+  // True if products with w quantize x to int8.
+  bool (*linear_uses_int8_activations)(const Weights&);
   // Quantizes a range of x `M K`. For prefill it has all groups, its first row is a multiple of 32, and
   // the arrays have memory for a multiple of 32 rows.
   void (*linear_quantize_x)(const XRange&, Phase, const Weights&, const QuantizedX&);

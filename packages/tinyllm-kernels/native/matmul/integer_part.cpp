@@ -1,4 +1,4 @@
-// Products of integers with x in 15 bits.
+// Products of integers with x in 15 bits, as two planes of bytes or as numbers of 16 bits.
 #include "matmul/integer_parts.h"
 
 #include "isa/tile_registers.h"
@@ -16,7 +16,7 @@ namespace tinyllm::TINYLLM_ISA {
 void integer_part(const LinearTask& t, const LinearRange& range, float* scratch) {
   with_codes(*t.w, [&]<Codes C, typename T>() {
 #if defined(TINYLLM_TILES)
-    if (uses_byte_tiles(*t.w, t.phase, t.rows)) {
+    if (uses_amx_int8(*t.w, t.phase, t.rows)) {
       return multiply_integer_rows_in_tiles<C, 2>(t, range, scratch);
     }
 #endif

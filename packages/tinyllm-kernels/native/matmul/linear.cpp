@@ -11,8 +11,8 @@
 #include "matmul/float/gemm.h"
 #include "matmul/float/gemv.h"
 #include "matmul/formats.h"
-#include "matmul/integer/byte_blocks.h"
 #include "matmul/integer/gemm.h"
+#include "matmul/integer/int8_gemm.h"
 #include "matmul/integer/quantize_x.h"
 #include "matmul/integer_parts.h"
 #include "matmul/interleave.h"
@@ -70,12 +70,12 @@ bool reads_layout(const LinearTask& t) {
 int64_t integer_scratch(const LinearTask& t) {
   const int64_t interleaved = t.w->interleaved == W ? 0 : RowSizes(*t.w).floats(W);
 #if defined(TINYLLM_INTEGER_GEMM)
-  if (uses_integer_gemm(t.phase, t.rows) && !rounds_to_bytes(*t.w)) {
+  if (uses_integer_gemm(t.phase, t.rows) && !uses_int8_activations(*t.w)) {
     return interleaved + IntegerScratch::floats(*t.w, t.part_tokens);
   }
 #endif
-#if defined(TINYLLM_BYTE_BLOCKS)
-  if (uses_byte_blocks(*t.w, t.rows)) return interleaved + block_results(t);
+#if defined(TINYLLM_INT8_GEMM)
+  if (uses_int8_gemm(*t.w, t.rows)) return interleaved + int8_gemm_floats(t);
 #endif
   return interleaved;
 }
@@ -92,15 +92,15 @@ void multiply_part(const LinearTask& t, const LinearRange& range, float* scratch
 
 bool linear_uses_integers([[maybe_unused]] const Weights& w, [[maybe_unused]] Type type) {
 #if defined(TINYLLM_INTEGERS)
-  return supports_integers(w) && (type != Type::float32 || rounds_to_bytes(w));
+  return supports_integers(w) && (type != Type::float32 || uses_int8_activations(w));
 #else
   return false;
 #endif
 }
 
-bool linear_rounds_to_bytes([[maybe_unused]] const Weights& w) {
+bool linear_uses_int8_activations([[maybe_unused]] const Weights& w) {
 #if defined(TINYLLM_INTEGERS)
-  return rounds_to_bytes(w);
+  return uses_int8_activations(w);
 #else
   return false;
 #endif
@@ -123,7 +123,7 @@ bool linear_reads_rows([[maybe_unused]] Type type) {
 }
 
 bool linear_packs_x(const Weights& w, Type type) {
-  return packs_pairs(type) ? !linear_rounds_to_bytes(w) : !linear_uses_integers(w, type);
+  return packs_pairs(type) ? !linear_uses_int8_activations(w) : !linear_uses_integers(w, type);
 }
 
 int64_t linear_packed_words(Type type, int columns) {
@@ -147,8 +147,8 @@ void linear_quantize_x([[maybe_unused]] const XRange& range, [[maybe_unused]] Ph
                        [[maybe_unused]] const Weights& w, [[maybe_unused]] const QuantizedX& to) {
 #if defined(TINYLLM_INTEGERS)
 #if !defined(TINYLLM_TILES)  // `quantize_x` makes the layout of tiles
-  if (rounds_to_bytes(w)) {
-    const auto quantize = w.bits == 4 ? quantize_to_bytes<4> : quantize_to_bytes<8>;
+  if (uses_int8_activations(w)) {
+    const auto quantize = w.bits == 4 ? quantize_to_int8<4> : quantize_to_int8<8>;
     return quantize(range, w, to);
   }
 #endif
@@ -168,11 +168,11 @@ void linear_plan(LinearTask& t, int threads) {
     int64_t parts = kPartsPerThread * threads;
 #if defined(TINYLLM_TILES)
     // With tiles a part begins by filling a pipeline, so parts are larger.
-    if (t.x_integers && uses_byte_tiles(*t.w, t.phase, t.rows)) parts /= 4;
+    if (t.x_integers && uses_amx_int8(*t.w, t.phase, t.rows)) parts /= 4;
 #endif
     int64_t unit = W;
-#if defined(TINYLLM_BYTE_BLOCKS)
-    if (t.x_integers && uses_byte_blocks(*t.w, t.rows)) unit = kBlockPanels * W;
+#if defined(TINYLLM_INT8_GEMM)
+    if (t.x_integers && uses_int8_gemm(*t.w, t.rows)) unit = kBlockPanels * W;
 #endif
     t.part_rows = ceil_div(ceil_div(t.w->rows, parts), unit) * unit;
     t.part_tokens = t.x_integers ? tokens_for_cache(t, 2 * t.w->columns) : t.rows;
@@ -225,7 +225,8 @@ void linear_part(const LinearTask& t, int64_t part, float* scratch) {
 #endif
 #if defined(TINYLLM_INTEGERS)
   if (t.x_integers) {
-    return rounds_to_bytes(w) ? byte_part(task, range, scratch) : integer_part(task, range, scratch);
+    return uses_int8_activations(w) ? int8_part(task, range, scratch)
+                                    : integer_part(task, range, scratch);
   }
 #endif
 #if defined(TINYLLM_PACKED_BFLOAT16)

@@ -54,7 +54,7 @@ struct LinearTask {
   int64_t part_tokens = 0;         // rows of x in a part
 };
 
-// x quantized to 15 bits, or to 8, with a scale for each group of each row, for integer kernels.
+// x quantized to 15 bits, or to int8, with a scale for each group of each row, for integer kernels.
 // The caller allocates the arrays. For decode they are row by row. For prefill on x86-64, and for
 // several rows with AMX, rows are packed together (see matmul/integer/quantize_x.h).
 struct QuantizedX {

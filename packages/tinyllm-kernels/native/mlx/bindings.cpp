@@ -40,8 +40,8 @@ using GroupStates = std::tuple<std::vector<array>, std::vector<StateTable>, std:
 using PhaseName = std::optional<std::string>;  // prefill, decode or None
 
 tinyllm::WeightArrays weight(const Weight& w) {
-  const auto& [w_array, scales, biases, group_size, bits, mode, interleaved, byte_activations] = w;
-  return {w_array, scales, biases, group_size, bits, mode, interleaved, byte_activations};
+  const auto& [w_array, scales, biases, group_size, bits, mode, interleaved, int8_activations] = w;
+  return {w_array, scales, biases, group_size, bits, mode, interleaved, int8_activations};
 }
 
 std::optional<tinyllm::WeightArrays> optional_weight(const OptionalWeight& w) {
@@ -293,7 +293,8 @@ NB_MODULE(_cpu, m) {
       "widen", [](const array& packed, int bits) { return tinyllm::widen(packed, bits); },
       "packed"_a, "bits"_a);
   m.def(
-      "rounds_to_bytes", [](const Weight& w) { return tinyllm::rounds_to_bytes(weight(w)); }, "w"_a);
+      "uses_int8_activations",
+      [](const Weight& w) { return tinyllm::uses_int8_activations(weight(w)); }, "w"_a);
   m.def(
       "interleave", [](const array& part, int rows) { return tinyllm::interleave(part, rows); },
       "part"_a, "rows"_a);

@@ -29,8 +29,8 @@ std::tuple<int, int> fastest_layout(const WeightArrays& w);
 // Widens packed affine codes of 2, 3, 5 or 6 bits, `*lead words` of uint32, to `integer_bits`.
 mlx::core::array widen(const mlx::core::array& packed, int bits);
 
-// True if products with w round x to 8 bits.
-bool rounds_to_bytes(const WeightArrays& w);
+// True if products with w quantize x to int8.
+bool uses_int8_activations(const WeightArrays& w);
 
 // Interleaves groups of `rows` rows of one array of a weight, `*lead N width` of 16 or 32 bits.
 // Works in place if no other array shares the memory.

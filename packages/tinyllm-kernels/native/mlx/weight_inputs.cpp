@@ -14,7 +14,7 @@ Weights describe(const WeightArrays& w, int columns) {
   format.mode = mode_of(w.mode);
   format.type = type_of(w.scales ? w.scales->dtype() : w.w.dtype());
   format.interleaved = w.interleaved;
-  format.byte_activations = w.byte_activations;
+  format.int8_activations = w.int8_activations;
   return format;
 }
 

@@ -20,7 +20,7 @@ struct WeightArrays {
   int group_size, bits;
   std::string mode;
   int interleaved;  // rows stored interleaved, as `fastest_layout` returned; 0 for plain rows
-  bool byte_activations;  // products may round x to 8 bits
+  bool int8_activations;  // products may quantize x to int8
 };
 
 // Returns the format of a weight with `columns` columns. The data pointers are null.

@@ -10,8 +10,8 @@ from tinyllm_ops import MLX, REFERENCE, OpSet
 
 from tinyllm_kernels.cpu.extension import (
     check_extension,
-    describe_byte_products,
     describe_extension,
+    describe_int8_products,
 )
 from tinyllm_kernels.errors import BackendError
 
@@ -99,7 +99,7 @@ def _load_cpu() -> OpSet:
 
 
 def _load_cpu_int8() -> OpSet:
-    describe_byte_products()
+    describe_int8_products()
     from tinyllm_kernels.cpu.opset import CPU_INT8
 
     return CPU_INT8
@@ -127,7 +127,7 @@ def _load_metal() -> OpSet:
 BACKENDS: tuple[BackendEntry, ...] = (
     BackendEntry("cpu", lambda: not on_gpu(), describe_extension, _load_cpu),
     BackendEntry(
-        "cpu-int8", lambda: False, describe_byte_products, _load_cpu_int8, rounds_more=True
+        "cpu-int8", lambda: False, describe_int8_products, _load_cpu_int8, rounds_more=True
     ),
     BackendEntry(
         "metal", lambda: on_gpu() and mx.metal.is_available(), _describe_metal, _load_metal

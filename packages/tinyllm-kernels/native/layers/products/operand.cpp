@@ -74,9 +74,9 @@ const float* Operand::floats() {
 }
 
 const Operand::GroupedForm& Operand::grouped(const Weights& w, int bits) {
-  const bool bytes = bits && kernels_.linear_rounds_to_bytes(w);
+  const bool is_int8 = bits && kernels_.linear_uses_int8_activations(w);
   for (const GroupedForm& form : grouped_) {
-    if (form.group == w.group && form.bits == bits && form.bytes == bytes) return form;
+    if (form.group == w.group && form.bits == bits && form.is_int8 == is_int8) return form;
   }
   const int64_t columns = columns_, groups = columns_ / w.group;
   const int64_t rows_per_tile = phase_ == Phase::prefill ? kTokenTile : 1;
@@ -84,7 +84,7 @@ const Operand::GroupedForm& Operand::grouped(const Weights& w, int bits) {
   const int64_t capacity = tiles * rows_per_tile;  // rows
   // Kernels read whole vectors, of up to 16 floats, beyond the last group.
   constexpr int64_t kPadding = 16;
-  GroupedForm form{w.group, bits, bytes, aligned<float>(capacity * groups + kPadding), {}, {}};
+  GroupedForm form{w.group, bits, is_int8, aligned<float>(capacity * groups + kPadding), {}, {}};
   if (bits) {
     form.integers = aligned<int8_t>(2 * capacity * columns);
     form.scales = aligned<float>(capacity * groups + kPadding);

@@ -39,7 +39,7 @@ class Operand {
   // The form for quantized weights with groups of `group` columns.
   struct GroupedForm {
     int group, bits;              // bits is 0 if only the sums are needed
-    bool bytes;                   // true if x is rounded to 8 bits
+    bool is_int8;                 // true if x is quantized to int8
     Aligned<float> sums, scales;  // one for each group of each row
     Aligned<int8_t> integers;
   };

@@ -8,7 +8,7 @@
 // has the same bits with both kernels.
 //
 // x in 8 bits has one plane, so that operand A has up to 16 tokens. Its bits are those of
-// matmul/integer/bytes.h.
+// matmul/integer/int8_gemv.h.
 #pragma once
 
 #include <algorithm>

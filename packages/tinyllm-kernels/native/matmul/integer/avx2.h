@@ -9,7 +9,7 @@
 
 namespace tinyllm::TINYLLM_ISA {
 
-inline constexpr int kGemvTokens = 8, kByteRows = 8;
+inline constexpr int kGemvTokens = 8, kInt8GemvTokens = 8;
 
 using Halves [[gnu::vector_size(sizeof(Words))]] = int16_t;
 
@@ -78,7 +78,7 @@ inline Halves add_byte_pairs(Halves sums, Words codes, Words x) {
 template <Codes C>
 inline constexpr int kWordsOfHalves = C == Codes::e2m1 ? 2 : 4;
 
-struct ByteSums {
+struct Int8Sums {
   // Adds the products of a vector of codes with a word of x.
   void multiply_add(Words codes, const int8_t* x) {
     uint32_t word;

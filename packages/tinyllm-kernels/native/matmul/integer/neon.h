@@ -9,7 +9,7 @@
 
 namespace tinyllm::TINYLLM_ISA {
 
-inline constexpr int kGemvTokens = 4, kByteRows = 8;
+inline constexpr int kGemvTokens = 4, kInt8GemvTokens = 8;
 
 // Codes of 8 bits become signed bytes by subtracting 128.
 template <Codes C>
@@ -150,8 +150,8 @@ class CodeWords : private CodeBytes<C> {
 template <Codes C>
 inline constexpr int kWordsOfHalves = 1;
 
-// Sums of products with a row of x in bytes.
-struct ByteSums {
+// Sums of products with a row of x in int8.
+struct Int8Sums {
   // Adds the products of a vector of codes with a word of x.
   void multiply_add(const int8x16_t (&codes)[2], const int8_t* x) {
     int32_t word;

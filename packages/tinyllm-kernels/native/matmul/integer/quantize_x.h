@@ -106,8 +106,8 @@ void quantize_tile(const float* x, int64_t tokens, const XRange& range, int grou
 #if defined(TINYLLM_TILES)
 
 // True if int8 tiles multiply M rows of x in this phase.
-inline bool uses_byte_tiles(const Weights& w, Phase phase, int64_t rows) {
-  return rows > 1 && (phase == Phase::decode || rounds_to_bytes(w));
+inline bool uses_amx_int8(const Weights& w, Phase phase, int64_t rows) {
+  return rows > 1 && (phase == Phase::decode || uses_int8_activations(w));
 }
 
 inline constexpr int kTileTokens = 16;  // tokens that are packed together
@@ -163,7 +163,7 @@ inline void scan_four_groups(const float* x, int group, float* largest, float* s
 // are side by side. So are the scales and the sums of a group.
 //
 // Two planes, high and low, have the numbers of `quantize_rows`. One plane has those of
-// matmul/integer/bytes.h, and if x has a single row it also has that layout.
+// matmul/integer/int8_gemv.h, and if x has a single row it also has that layout.
 template <int Bits, int Planes>
 void quantize_token(const float* x, int64_t token, const XRange& range, const Weights& w,
                     const QuantizedX& to) {
@@ -228,8 +228,8 @@ void quantize_x(const XRange& range, [[maybe_unused]] Phase phase, const Weights
                 const QuantizedX& to) {
   [[maybe_unused]] const float* x = range.x;
 #if defined(TINYLLM_TILES)
-  const bool is_rounded = rounds_to_bytes(w);
-  if (is_rounded || uses_byte_tiles(w, phase, to.rows)) {
+  const bool is_rounded = uses_int8_activations(w);
+  if (is_rounded || uses_amx_int8(w, phase, to.rows)) {
     const auto quantize = is_rounded ? quantize_token<Bits, 1> : quantize_token<Bits, 2>;
     for (int64_t row = range.first_row; row < range.last_row; ++row, x += range.stride) {
       quantize(x, row, range, w, to);

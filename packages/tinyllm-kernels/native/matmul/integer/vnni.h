@@ -12,9 +12,9 @@ namespace tinyllm::TINYLLM_ISA {
 
 inline constexpr int kGemvTokens = 8;
 #if defined(TINYLLM_TILES)
-inline constexpr int kByteRows = 1;  // tiles multiply several rows (matmul/integer/amx.h)
+inline constexpr int kInt8GemvTokens = 1;  // tiles multiply several rows (matmul/integer/amx.h)
 #else
-inline constexpr int kByteRows = 16;
+inline constexpr int kInt8GemvTokens = 16;
 #endif
 
 template <Codes C>
@@ -87,8 +87,8 @@ class CodeWords : private CodeBytes<C> {
 template <Codes C>
 inline constexpr int kWordsOfHalves = 1;
 
-// Sums of products with a row of x in bytes, one sum for each of W rows.
-struct ByteSums {
+// Sums of products with a row of x in int8, one sum for each of W rows.
+struct Int8Sums {
   // Adds the products of a vector of codes with a word of x.
   void multiply_add(__m512i codes, const int8_t* x) {
     sums = _mm512_dpbusd_epi32(sums, codes, broadcast(x));

@@ -12,12 +12,12 @@
 //   CodeWords       a word of codes of each of W rows, unpacked
 //   IntegerSums     sums of products with one row of x, one sum for each of W rows
 //
-// and for x in 8 bits (matmul/integer/bytes.h):
+// and for x in int8 (matmul/integer/int8_gemv.h):
 //
-//   kByteRows       rows of x that are multiplied by a word of codes at once
+//   kInt8GemvTokens       rows of x that are multiplied by a word of codes at once
 //   kWordsOfHalves  words of codes whose products are added up in 16 bits; 1 if none are
 //   CodeBytes       a word of codes of each of W rows, as bytes
-//   ByteSums        sums of products with one row of x in bytes, one sum for each of W rows
+//   Int8Sums        sums of products with one row of x in int8, one sum for each of W rows
 //
 // Instructions that multiply bytes read x as two planes of signed bytes, x = 128 high + low. AVX2
 // and AVX-512 without VNNI multiply numbers of 16 bits.
@@ -42,9 +42,9 @@
 #define TINYLLM_INTEGERS "matmul/integer/neon.h"
 #endif
 
-// Defined if matmul/integer/byte_blocks.h multiplies many rows of x in 8 bits: with AVX2 alone.
+// Defined if matmul/integer/int8_gemm.h multiplies many rows of x in int8: with AVX2 alone.
 #if defined(__AVX2__) && !defined(__AVX512F__)
-#define TINYLLM_BYTE_BLOCKS
+#define TINYLLM_INT8_GEMM
 #endif
 
 namespace tinyllm::TINYLLM_ISA {
@@ -63,12 +63,12 @@ inline bool supports_integers(const Weights& w) {
          w.columns % (W * kCodesPerWord<4>) == 0;
 }
 
-// True if products of integers with w round x to 8 bits.
-inline bool rounds_to_bytes(const Weights& w) {
+// True if products of integers with w quantize x to int8.
+inline bool uses_int8_activations(const Weights& w) {
 #if defined(__AVX2__) && !defined(__AVX512VNNI__)
   if (w.bits != 4) return false;  // see avx2.h
 #endif
-  return w.byte_activations && supports_integers(w);
+  return w.int8_activations && supports_integers(w);
 }
 
 // The functions below turn 2 W numbers, vectors `a` and `b`, into W words of x. Each lane of the

@@ -109,9 +109,10 @@ std::tuple<int, int> fastest_layout(const WeightArrays& w) {
   return {rows, rows ? weights.bits : w.bits};
 }
 
-bool rounds_to_bytes(const WeightArrays& w) {
+bool uses_int8_activations(const WeightArrays& w) {
   if (!w.scales) return false;
-  return chosen_kernels().linear_rounds_to_bytes(describe(w, w.scales->shape(-1) * w.group_size));
+  return chosen_kernels().linear_uses_int8_activations(
+      describe(w, w.scales->shape(-1) * w.group_size));
 }
 
 mx::array linear(const mx::array& x, const WeightArrays& w, const std::optional<mx::array>& bias,

@@ -19,16 +19,16 @@ if TYPE_CHECKING:  # types alone: this module must also load where the extension
     from tinyllm_kernels._cpu import NativeWeight, PageTableArrays
 
 
-def native_weight(w: Weight, *, byte_activations: bool = False) -> NativeWeight:
+def native_weight(w: Weight, *, int8_activations: bool = False) -> NativeWeight:
     """Convert a weight to the tuple of the extension.
 
     Args:
         w: the weight.
-        byte_activations: True if products with w may round the other operand to 8 bits.
+        int8_activations: True if products with w may round the other operand to 8 bits.
 
     Returns:
         packed, scales, biases, group_size, bits, mode, the number of interleaved rows (0 for MLX's
-        layout) and `byte_activations`. A dense weight has bits 0 and mode "".
+        layout) and `int8_activations`. A dense weight has bits 0 and mode "".
     """
     if isinstance(w, InterleavedTensor):
         packed, scales, *rest = w.interleaved
@@ -39,7 +39,7 @@ def native_weight(w: Weight, *, byte_activations: bool = False) -> NativeWeight:
         rows = 0
     else:
         return w, None, None, 0, 0, "", 0, False
-    return packed, scales, biases, w.group_size, w.bits, w.mode, rows, byte_activations
+    return packed, scales, biases, w.group_size, w.bits, w.mode, rows, int8_activations
 
 
 def weight_arrays(w: Weight) -> tuple[mx.array, ...]:

@@ -27,7 +27,7 @@ def describe_extension() -> str:
     return f"{name}, {threads} {'thread' if threads == 1 else 'threads'}"
 
 
-def describe_byte_products() -> str:
+def describe_int8_products() -> str:
     """Return what `describe_extension` returns, and the precision of activations.
 
     Raises:
@@ -37,7 +37,7 @@ def describe_byte_products() -> str:
     description = describe_extension()
     native = _checked_extension()
     codes, scales = mx.zeros((16, 64), mx.uint32), mx.zeros((16, 8), mx.bfloat16)
-    if not native.rounds_to_bytes((codes, scales, scales, 64, 4, "affine", 0, True)):
+    if not native.uses_int8_activations((codes, scales, scales, 64, 4, "affine", 0, True)):
         name = native.chosen_instruction_set()
         raise BackendError(f"there are no products of 8-bit activations for {name}: use `cpu`")
     return f"{description}, activations of 8 bits"

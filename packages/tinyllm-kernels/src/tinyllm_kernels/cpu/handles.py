@@ -26,9 +26,9 @@ from tinyllm_kernels.cpu.arguments import native_weight
 from tinyllm_kernels.cpu.attention import attention, paged_attention
 from tinyllm_kernels.cpu.mixer_handles import is_native_mixer, mixer_handle, mixer_weights
 from tinyllm_kernels.cpu.products import (
-    byte_expert_linear,
-    byte_linear,
     expert_linear,
+    int8_expert_linear,
+    int8_linear,
     linear,
 )
 from tinyllm_kernels.cpu.recurrent import causal_conv, gated_delta, gated_rms_norm
@@ -55,7 +55,7 @@ NATIVE_OPS: dict[str, object] = {
 """The ops that native layers compute. If a layer has another function for one of these ops, the
 extension does not compute the layer."""
 
-BYTE_OPS = {**NATIVE_OPS, "linear": byte_linear, "expert_linear": byte_expert_linear}
+INT8_OPS = {**NATIVE_OPS, "linear": int8_linear, "expert_linear": int8_expert_linear}
 """The same ops with products that round activations to 8 bits."""
 
 _FLOATING = (mx.float32, mx.float16, mx.bfloat16)
@@ -103,7 +103,7 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
 
     Returns:
         The handle, or None if the extension cannot compute the layer: the layer has other classes
-        than those of `tinyllm_layers`, other ops than `NATIVE_OPS` and `BYTE_OPS`, or weights of
+        than those of `tinyllm_layers`, other ops than `NATIVE_OPS` and `INT8_OPS`, or weights of
         several dtypes.
     """
     if type(layer) is not DecoderLayer:
@@ -122,7 +122,7 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
     dtypes = {w.dtype for w in dense if isinstance(w, mx.array)}
     if len(dtypes) > 1 or not dtypes.issubset(_FLOATING):
         return None
-    converted = partial(native_weight, byte_activations=core.ops.linear is byte_linear)
+    converted = partial(native_weight, int8_activations=core.ops.linear is int8_linear)
     feed_forward = _feed_forward(layer, converted)
     shared = core.communicator.size > 1 or mlp.communicator.size > 1
     return LayerHandle(
@@ -185,7 +185,7 @@ def _is_native(layer: DecoderLayer, core: GroupedQueryAttention | GatedDeltaNet)
     )
     modules = (*norms, core, mlp)
     return fits and any(
-        all(_has_ops(module.ops, table) for module in modules) for table in (NATIVE_OPS, BYTE_OPS)
+        all(_has_ops(module.ops, table) for module in modules) for table in (NATIVE_OPS, INT8_OPS)
     )
 
 

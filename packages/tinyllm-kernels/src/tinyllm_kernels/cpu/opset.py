@@ -15,13 +15,13 @@ from tinyllm_ops import MLX, Fusion, Weight
 from tinyllm_kernels import _cpu as native
 from tinyllm_kernels.cpu.arguments import native_weight
 from tinyllm_kernels.cpu.attention import attention, paged_attention
-from tinyllm_kernels.cpu.handles import BYTE_OPS, NATIVE_OPS
+from tinyllm_kernels.cpu.handles import INT8_OPS, NATIVE_OPS
 from tinyllm_kernels.cpu.prepare import prepare
 from tinyllm_kernels.cpu.products import (
-    byte_expert_linear,
-    byte_linear,
     embedding,
     expert_linear,
+    int8_expert_linear,
+    int8_linear,
     linear,
 )
 from tinyllm_kernels.cpu.recurrent import causal_conv, gated_delta, gated_rms_norm
@@ -30,11 +30,11 @@ from tinyllm_kernels.cpu.scores import argmax, log_probability, top_k
 from tinyllm_kernels.cpu.stack import NativeStack
 
 
-def prepare_for_bytes(weights: MutableMapping[str, Weight]) -> None:
+def prepare_int8(weights: MutableMapping[str, Weight]) -> None:
     """Prepare weights, and warn if no product with them rounds activations to 8 bits."""
     prepare(weights)
-    forms = [native_weight(weight, byte_activations=True) for weight in weights.values()]
-    if not any(native.rounds_to_bytes(form) for form in forms):
+    converted = [native_weight(weight, int8_activations=True) for weight in weights.values()]
+    if not any(native.uses_int8_activations(w) for w in converted):
         warnings.warn(
             "cpu-int8: expected affine weights with 16-bit scales, or mxfp4, got none: this model "
             "is computed as by cpu",
@@ -67,8 +67,8 @@ CPU = Backend(
 CPU_INT8 = replace(
     CPU,
     name="cpu-int8",
-    linear=byte_linear,
-    expert_linear=byte_expert_linear,
-    stack=Fusion(NativeStack, of=tuple(BYTE_OPS)),
-    prepare=prepare_for_bytes,
+    linear=int8_linear,
+    expert_linear=int8_expert_linear,
+    stack=Fusion(NativeStack, of=tuple(INT8_OPS)),
+    prepare=prepare_int8,
 )

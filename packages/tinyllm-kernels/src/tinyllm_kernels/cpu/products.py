@@ -41,7 +41,7 @@ def expert_linear(
     return native.expert_linear(x, native_weight(w), experts.astype(mx.int32), phase)
 
 
-def byte_linear(
+def int8_linear(
     x: Float[mx.array, "*batch I"],
     w: Weight,
     bias: Float[mx.array, "O"] | None = None,
@@ -56,21 +56,21 @@ def byte_linear(
     check_linear(x, w, bias, residual)
     if x.size == 0:
         return MLX.linear(x, w, bias, residual)
-    return native.linear(x, native_weight(w, byte_activations=True), bias, residual, phase)
+    return native.linear(x, native_weight(w, int8_activations=True), bias, residual, phase)
 
 
-def byte_expert_linear(
+def int8_expert_linear(
     x: Float[mx.array, "*batch I"],
     w: Weight,
     experts: Integer[mx.array, "*batch"],
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "*batch O"]:
-    """Compute `expert_linear` with x rounded as by `byte_linear`."""
+    """Compute `expert_linear` with x rounded as by `int8_linear`."""
     check_expert_linear(x, w, experts)
     if x.size == 0:
         return MLX.expert_linear(x, w, experts)
-    weight = native_weight(w, byte_activations=True)
+    weight = native_weight(w, int8_activations=True)
     return native.expert_linear(x, weight, experts.astype(mx.int32), phase)
 
 

@@ -1,6 +1,6 @@
-// Products of integers with x in 8 bits.
+// Products of integers with x in int8.
 #include "isa/tile_registers.h"
-#include "matmul/integer/byte_blocks.h"
+#include "matmul/integer/int8_gemm.h"
 #include "matmul/integer_parts.h"
 
 #if defined(TINYLLM_TILES)
@@ -11,20 +11,20 @@ namespace tinyllm::TINYLLM_ISA {
 
 #if defined(TINYLLM_INTEGERS)
 
-void byte_part(const LinearTask& t, const LinearRange& range, float* scratch) {
+void int8_part(const LinearTask& t, const LinearRange& range, float* scratch) {
   with_codes(*t.w, [&]<Codes C, typename T>() {
 #if defined(TINYLLM_TILES)
-    if (uses_byte_tiles(*t.w, t.phase, t.rows)) {
+    if (uses_amx_int8(*t.w, t.phase, t.rows)) {
       return multiply_integer_rows_in_tiles<C, 1>(t, range, scratch);
     }
 #endif
-#if defined(TINYLLM_BYTE_BLOCKS)
+#if defined(TINYLLM_INT8_GEMM)
     if constexpr (kBits<C> == 4) {  // see avx2.h
-      if (uses_byte_blocks(*t.w, t.rows)) return multiply_byte_blocks<C, T>(t, range, scratch);
-      multiply_bytes<C, T>(t, range, scratch);
+      if (uses_int8_gemm(*t.w, t.rows)) return int8_gemm<C, T>(t, range, scratch);
+      int8_gemv<C, T>(t, range, scratch);
     }
 #else
-    multiply_bytes<C, T>(t, range, scratch);
+    int8_gemv<C, T>(t, range, scratch);
 #endif
   });
 }

@@ -75,7 +75,7 @@ def test_products_are_those_of_rounded_activations(
     assert_close(y, expected)
     residual = normal((37, 45), dtype, seed=4)
     assert_close(byte_ops.linear(x, w, bias, residual, phase=phase), expected + exact(residual))
-    # The error that docs/kernels/bytes.md states.
+    # The error that docs/kernels/int8.md states.
     unrounded = oracle.linear(exact(x), exact(w), exact(bias))
     assert np.linalg.norm(exact(y) - unrounded) < 0.01 * np.linalg.norm(unrounded)
 

@@ -1,14 +1,14 @@
-// Products with activations in 8 bits, of many rows of x with AVX2: two panels of W interleaved
-// rows of w at once.
+// GEMM with int8 activations on AVX2, for many rows of x: two panels of W interleaved rows of w at
+// once.
 //
 // A block is some columns of both panels. It is unpacked once for all rows of x of a part, and a
 // word of x is broadcast once for both panels. Results stay in memory from one block to the next.
-// The sums are those of bytes.h, in the same order.
+// The sums are those of int8_gemv.h, in the same order.
 #pragma once
 
-#include "matmul/integer/bytes.h"
+#include "matmul/integer/int8_gemv.h"
 
-#if defined(TINYLLM_BYTE_BLOCKS)
+#if defined(TINYLLM_INT8_GEMM)
 
 #include "isa/unroll.h"
 
@@ -19,18 +19,18 @@ inline constexpr int kBlockPanels = 2;
 
 // Columns of a block, at most. They stay in the first-level cache, with the same columns of a tile
 // of x.
-inline constexpr int kByteBlockColumns = 512;
+inline constexpr int kInt8BlockColumns = 512;
 
 // Rows of x whose 16-bit sums stay in registers.
-inline constexpr int kByteBlockRows = 4;
+inline constexpr int kInt8MicroTokens = 4;
 
 // True if blocks multiply M rows of x. With fewer rows, multiplying while codes are read is faster.
-inline bool uses_byte_blocks(const Weights& w, int64_t rows) {
-  return rounds_to_bytes(w) && rows > kByteTokens;
+inline bool uses_int8_gemm(const Weights& w, int64_t rows) {
+  return uses_int8_activations(w) && rows > kInt8Tokens;
 }
 
 // Floats of memory for the results of a part.
-inline int64_t block_results(const LinearTask& t) { return kBlockPanels * W * t.part_tokens; }
+inline int64_t int8_gemm_floats(const LinearTask& t) { return kBlockPanels * W * t.part_tokens; }
 
 // Codes of consecutive panels, from some group on.
 struct PanelCodes {
@@ -61,7 +61,7 @@ struct CodeBlock {
       for (int64_t i = 0; i < groups * group_words; ++i, at += sizeof(Words)) {
         const CodeBytes<C> unpacked(reinterpret_cast<const uint32_t*>(at));
 #pragma GCC unroll 2
-        for (int v = 0; v < kByteWords<kBits<C>>; ++v) codes[i][v][p] = unpacked.bytes[v];
+        for (int v = 0; v < kInt8XWords<kBits<C>>; ++v) codes[i][v][p] = unpacked.bytes[v];
       }
       const RowAffines<T> panel(w, first + p * W);
       for (int64_t g = 0; g < groups; ++g) {
@@ -82,12 +82,12 @@ struct CodeBlock {
     const auto* word = codes;
     for (int64_t g = 0; g < groups; ++g, scales += tile, group_sums += tile) {
       if (next) next->prefetch<P>(g);
-      ByteSums sums[M][P];
+      Int8Sums sums[M][P];
       for (int64_t i = 0; i < group_words; i += kWordsOfHalves<C>) {
 #pragma GCC unroll 4
         for (int n = 0; n < kWordsOfHalves<C>; ++n, ++word) {
 #pragma GCC unroll 2
-          for (int v = 0; v < kByteWords<kBits<C>>; ++v, x += stride) {
+          for (int v = 0; v < kInt8XWords<kBits<C>>; ++v, x += stride) {
 #pragma GCC unroll 4
             for (int m = 0; m < M; ++m) {
 #pragma GCC unroll 2
@@ -98,7 +98,7 @@ struct CodeBlock {
 #pragma GCC unroll 4
         for (auto& of_row : sums) {
 #pragma GCC unroll 2
-          for (ByteSums& each : of_row) each.widen();
+          for (Int8Sums& each : of_row) each.widen();
         }
       }
 #pragma GCC unroll 4
@@ -116,15 +116,15 @@ struct CodeBlock {
   }
 
   int64_t groups, group_words;
-  Words codes[kByteBlockColumns / kCodesPerWord<kBits<C>>][kByteWords<kBits<C>>][P];
-  Affines affines[kByteBlockColumns / 32][P];  // a group has at least 32 columns
+  Words codes[kInt8BlockColumns / kCodesPerWord<kBits<C>>][kInt8XWords<kBits<C>>][P];
+  Affines affines[kInt8BlockColumns / 32][P];  // a group has at least 32 columns
 };
 
 // Multiplies P panels from row `first` on, of which `rows` rows exist, by the rows of x of a part.
 template <Codes C, typename T, int P>
 void multiply_panels(const LinearTask& t, const LinearRange& range, const Weights& w, int64_t first,
                      int64_t rows, float* results) {
-  const int64_t groups = w.columns / w.group, block_groups = kByteBlockColumns / w.group;
+  const int64_t groups = w.columns / w.group, block_groups = kInt8BlockColumns / w.group;
   const int64_t row_bytes = w.columns * kBits<C> / 8;
   PanelCodes codes{static_cast<const char*>(w.data) + first * row_bytes, W * row_bytes,
                    W * row_bytes / groups};
@@ -138,12 +138,12 @@ void multiply_panels(const LinearTask& t, const LinearRange& range, const Weight
     if (g + count == groups) next.at += (P - 1) * codes.panel_bytes;  // of the next panels
     const PanelCodes* prefetched = &next;
     float* tile_results = results;
-    for (int64_t m = range.first_token; m < range.last_token; m += kByteTokens) {
-      const int64_t tile = std::min<int64_t>(kByteTokens, t.rows - m), at = m * groups + g * tile;
+    for (int64_t m = range.first_token; m < range.last_token; m += kInt8Tokens) {
+      const int64_t tile = std::min<int64_t>(kInt8Tokens, t.rows - m), at = m * groups + g * tile;
       const int8_t* x = t.x_integers + at * w.group;
       const float *scales = t.x_scales + at, *group_sums = t.x_group_sums + at;
-      for (int64_t row = 0; row < tile; row += kByteBlockRows, prefetched = nullptr) {
-        with_constant<kByteBlockRows>(tile - row, [&]<int M>() {
+      for (int64_t row = 0; row < tile; row += kInt8MicroTokens, prefetched = nullptr) {
+        with_constant<kInt8MicroTokens>(tile - row, [&]<int M>() {
           block.template multiply<M>(x + 4 * row, scales + row, group_sums + row, tile,
                                      tile_results + row * P * W, prefetched);
         });
@@ -168,7 +168,7 @@ void multiply_panels(const LinearTask& t, const LinearRange& range, const Weight
 // Computes a part. `scratch` has memory for P * W results of each row of x, and then for W
 // interleaved rows, used if w is plain.
 template <Codes C, typename T>
-void multiply_byte_blocks(const LinearTask& t, const LinearRange& range, float* scratch) {
+void int8_gemm(const LinearTask& t, const LinearRange& range, float* scratch) {
   int64_t first = range.first_row;
   if (t.w->interleaved) {
     constexpr int kRows = kBlockPanels * W;
@@ -179,7 +179,7 @@ void multiply_byte_blocks(const LinearTask& t, const LinearRange& range, float* 
   for (; first < range.last_row; first += W) {
     const int64_t rows = std::min<int64_t>(W, range.last_row - first);
     const Weights w =
-        t.w->interleaved ? *t.w : interleave_rows(*t.w, first, rows, scratch + block_results(t));
+        t.w->interleaved ? *t.w : interleave_rows(*t.w, first, rows, scratch + int8_gemm_floats(t));
     multiply_panels<C, T, 1>(t, range, w, first, rows, scratch);
   }
 }

@@ -1,8 +1,8 @@
-// Products with activations in 8 bits: W interleaved rows of w times some rows of x.
+// GEMV with int8 activations: W interleaved rows of w times some rows of x.
 //
-// Weights with `byte_activations` are multiplied so, in decode and in prefill. (On AMX, prompts in
+// Weights with `int8_activations` are multiplied so, in decode and in prefill. (On AMX, prompts in
 // bfloat16 are multiplied as with other weights, and tiles multiply several rows. On AVX2,
-// matmul/integer/byte_blocks.h multiplies many rows.)
+// matmul/integer/int8_gemm.h multiplies many rows.)
 //
 // In each group of a row x is scale * q with |q| <= 127. One product of bytes takes the place of
 // two (see gemv.h), and results are less exact: the error of a number of x is at most 1/254 of the
@@ -29,18 +29,18 @@ namespace tinyllm::TINYLLM_ISA {
 
 // Rows of x that are packed together. For each word of codes, the words of the rows are side by side.
 // So are the scales and the sums of a group.
-inline constexpr int kByteTokens = 16;
-static_assert(kTokenTile % kByteTokens == 0);
+inline constexpr int kInt8Tokens = 16;
+static_assert(kTokenTile % kInt8Tokens == 0);
 
-// Words of x in bytes that belong to a word of codes: with 4 bits, those of even codes and of odd
+// Words of x in int8 that belong to a word of codes: with 4 bits, those of even codes and of odd
 // codes.
 template <int Bits>
-inline constexpr int kByteWords = 8 / Bits;
+inline constexpr int kInt8XWords = 8 / Bits;
 
 // Byte `Byte` of W / 2 words of x, made of 2 W numbers. The upper lanes repeat the lower ones.
 template <int Bits, int Byte, int... Lanes>
 inline Words byte_of_words(Ints a, Ints b, std::integer_sequence<int, Lanes...>) {
-  constexpr int words = kByteWords<Bits>;
+  constexpr int words = kInt8XWords<Bits>;
   return bit_cast<Words>(__builtin_shufflevector(
              a, b,
              (Lanes % (W / 2) / words * kCodesPerWord<Bits> + Byte * words + Lanes % words)...)) &
@@ -53,12 +53,12 @@ inline Words byte_words(Ints a, Ints b, std::integer_sequence<int, Bytes...>) {
   return ((byte_of_words<Bits, Bytes>(a, b, lanes) << 8 * Bytes) | ...);
 }
 
-// Quantizes a part of row `token` of x to 8 bits.
+// Quantizes the groups of a range of row `token` of x to int8.
 template <int Bits>
-void quantize_row_to_bytes(const float* x, int64_t token, const XRange& range, const Weights& w,
-                           const QuantizedX& to) {
-  const int64_t first = token / kByteTokens * kByteTokens, index = token - first;
-  const int64_t tokens = std::min<int64_t>(kByteTokens, to.rows - first);
+void quantize_row_to_int8(const float* x, int64_t token, const XRange& range, const Weights& w,
+                          const QuantizedX& to) {
+  const int64_t first = token / kInt8Tokens * kInt8Tokens, index = token - first;
+  const int64_t tokens = std::min<int64_t>(kInt8Tokens, to.rows - first);
   const int64_t groups = w.columns / w.group;
   int8_t* words = to.integers + first * w.columns + range.first_group * w.group * tokens + 4 * index;
   for (int64_t g = range.first_group; g < range.last_group; ++g, x += w.group) {
@@ -84,17 +84,17 @@ void quantize_row_to_bytes(const float* x, int64_t token, const XRange& range, c
   }
 }
 
-// Quantizes a range of x to 8 bits.
+// Quantizes a range of x to int8.
 template <int Bits>
-void quantize_to_bytes(const XRange& range, const Weights& w, const QuantizedX& to) {
+void quantize_to_int8(const XRange& range, const Weights& w, const QuantizedX& to) {
   const float* x = range.x;
   for (int64_t row = range.first_row; row < range.last_row; ++row, x += range.stride) {
-    quantize_row_to_bytes<Bits>(x, row, range, w, to);
+    quantize_row_to_int8<Bits>(x, row, range, w, to);
   }
 }
 
 // Some rows of x of a tile.
-struct ByteRows {
+struct Int8Tokens {
   const int8_t* words;
   const float *scales, *group_sums;
   int64_t tile;  // rows of the tile
@@ -103,8 +103,8 @@ struct ByteRows {
 // Multiplies W interleaved rows of w from `first` on, of which `rows` exist, by M rows of x from
 // `token` on. T is the type of the scales. The order of each sum is independent of M.
 template <Codes C, typename T, int M, typename Prefetch>
-void multiply_in_bytes(const LinearTask& t, const Weights& w, ByteRows x, int64_t token,
-                       int64_t first, int64_t rows, Prefetch prefetch) {
+void int8_gemv_rows(const LinearTask& t, const Weights& w, Int8Tokens x, int64_t token,
+                    int64_t first, int64_t rows, Prefetch prefetch) {
   constexpr int kCodes = kCodesPerWord<kBits<C>>;  // in a word
   constexpr int kWords = std::max(kWordsOfHalves<C>, Prefetch::kWordsOfLine);
   const int64_t groups = w.columns / w.group;
@@ -114,7 +114,7 @@ void multiply_in_bytes(const LinearTask& t, const Weights& w, ByteRows x, int64_
   const int64_t stride = 4 * x.tile;  // bytes from a word to the next of the same row
   Floats results[M] = {};
   for (int64_t g = 0; g < groups; ++g) {
-    ByteSums sums[M] = {};
+    Int8Sums sums[M] = {};
     for (int i = 0; i < group_words; i += kWords) {
 #pragma GCC unroll 4
       for (int n = 0; n < kWords; ++n, codes += W) {
@@ -123,7 +123,7 @@ void multiply_in_bytes(const LinearTask& t, const Weights& w, ByteRows x, int64_
         // The sum of a row would wait for itself if all codes of a word met one row after the
         // other.
 #pragma GCC unroll 2
-        for (int v = 0; v < kByteWords<kBits<C>>; ++v, x.words += stride) {
+        for (int v = 0; v < kInt8XWords<kBits<C>>; ++v, x.words += stride) {
 #pragma GCC unroll 16
           for (int m = 0; m < M; ++m) sums[m].multiply_add(bytes.bytes[v], x.words + 4 * m);
         }
@@ -154,27 +154,26 @@ void multiply_in_bytes(const LinearTask& t, const Weights& w, ByteRows x, int64_
 // Multiplies W rows of w by the rows `token` to `last` of a tile: M at once, then half as many and so
 // on.
 template <Codes C, typename T, int M>
-void multiply_byte_tile(const LinearTask& t, const Weights& w, ByteRows x, int64_t token,
-                        int64_t last, int64_t first, int64_t rows,
-                        PrefetchDistances distances) {
+void int8_gemv_tokens(const LinearTask& t, const Weights& w, Int8Tokens x, int64_t token,
+                      int64_t last, int64_t first, int64_t rows, PrefetchDistances distances) {
   for (; last - token >= M; token += M) {
     // With many rows arithmetic is the limit, and more prefetches cost more than they save.
     if (M < 8 && distances.far) {
-      multiply_in_bytes<C, T, M>(t, w, x, token, first, rows, TwoStepPrefetch{{}, distances});
+      int8_gemv_rows<C, T, M>(t, w, x, token, first, rows, TwoStepPrefetch{{}, distances});
     } else {
-      multiply_in_bytes<C, T, M>(t, w, x, token, first, rows, OneStepPrefetch());
+      int8_gemv_rows<C, T, M>(t, w, x, token, first, rows, OneStepPrefetch());
     }
     x.words += 4 * M, x.scales += M, x.group_sums += M;
   }
   if constexpr (M > 1) {
-    multiply_byte_tile<C, T, M / 2>(t, w, x, token, last, first, rows, distances);
+    int8_gemv_tokens<C, T, M / 2>(t, w, x, token, last, first, rows, distances);
   }
 }
 
 // Computes a part, W rows of w at a time, so that they are still in the cache for the next rows of
 // x. `scratch` has memory for W interleaved rows, used if w is plain.
 template <Codes C, typename T>
-void multiply_bytes(const LinearTask& t, const LinearRange& range, float* scratch) {
+void int8_gemv(const LinearTask& t, const LinearRange& range, float* scratch) {
   const PrefetchDistances distances = code_distances();
   const int64_t groups = t.w->columns / t.w->group;
   for (int64_t first = range.first_row; first < range.last_row; first += W) {
@@ -182,11 +181,11 @@ void multiply_bytes(const LinearTask& t, const LinearRange& range, float* scratc
     Weights interleaved;
     if (!t.w->interleaved) interleaved = interleave_rows(*t.w, first, rows, scratch);
     const Weights& w = t.w->interleaved ? *t.w : interleaved;
-    for (int64_t m = range.first_token; m < range.last_token; m += kByteTokens) {
-      const ByteRows x{t.x_integers + m * w.columns, t.x_scales + m * groups,
-                       t.x_group_sums + m * groups, std::min<int64_t>(kByteTokens, t.rows - m)};
-      const int64_t last = std::min<int64_t>(m + kByteTokens, range.last_token);
-      multiply_byte_tile<C, T, kByteRows>(t, w, x, m, last, first, rows, distances);
+    for (int64_t m = range.first_token; m < range.last_token; m += kInt8Tokens) {
+      const Int8Tokens x{t.x_integers + m * w.columns, t.x_scales + m * groups,
+                         t.x_group_sums + m * groups, std::min<int64_t>(kInt8Tokens, t.rows - m)};
+      const int64_t last = std::min<int64_t>(m + kInt8Tokens, range.last_token);
+      int8_gemv_tokens<C, T, kInt8GemvTokens>(t, w, x, m, last, first, rows, distances);
     }
   }
 }
