@@ -15,18 +15,18 @@ void store_rows(const AttentionTask& t, const QueryTile& tile, const PartialResu
 
 }  // namespace
 
-int64_t attention_tile_rows(const AttentionTask& t) {
-  return uses_tiles(t) ? kMaxTileRows : kVectorTileRows;
+int64_t attention_query_tile_rows(const AttentionTask& t) {
+  return uses_amx(t) ? kAmxQueryTileRows : kVectorQueryTileRows;
 }
 
 int64_t attention_scratch(const AttentionTask& t) {
   int64_t floats = decode_scratch(t);
   for (int64_t index = 0; index < t.requests; ++index) {
     if (is_decode(t, Request(t, index))) continue;
-    floats = std::max(floats, uses_tiles(t) ? tile_scratch(t) : prefill_scratch(t));
+    floats = std::max(floats, uses_amx(t) ? amx_prefill_scratch(t) : prefill_scratch(t));
     break;
   }
-  return PartialResult::floats(kVectorTileRows, t.padded_dim()) + floats;
+  return PartialResult::floats(kVectorQueryTileRows, t.padded_dim()) + floats;
 }
 
 void attention_part(const AttentionTask& t, const AttentionPart& part, float* partials,
@@ -34,12 +34,12 @@ void attention_part(const AttentionTask& t, const AttentionPart& part, float* pa
   const int64_t width = t.padded_dim();
   const bool is_final = part.partial_offset < 0;
   const bool decodes = is_decode(t, Request(t, part.tile.request));
-  if (!decodes && uses_tiles(t)) {
-    return tile_part(t, part, is_final ? nullptr : partials + part.partial_offset, scratch);
+  if (!decodes && uses_amx(t)) {
+    return amx_prefill_part(t, part, is_final ? nullptr : partials + part.partial_offset, scratch);
   }
   float* memory = is_final ? scratch : partials + part.partial_offset;
   PartialResult result(memory, part.tile.rows, width);
-  float* kernel_scratch = scratch + PartialResult::floats(kVectorTileRows, width);
+  float* kernel_scratch = scratch + PartialResult::floats(kVectorQueryTileRows, width);
   if (decodes) {
     decode_part(t, part, result, kernel_scratch);
   } else {

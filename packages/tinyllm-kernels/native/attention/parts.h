@@ -15,7 +15,7 @@ void decode_part(const AttentionTask&, const AttentionPart&, PartialResult& resu
 
 // Rows of a query tile of `prefill_part`, at most. More rows share packed keys and values. With
 // AVX-512 a second-level cache has at least 1 MB, enough for the sums of twice as many rows.
-inline constexpr int64_t kVectorTileRows = W == 16 ? 2 * kQueryTileRows : kQueryTileRows;
+inline constexpr int64_t kVectorQueryTileRows = W == 16 ? 2 * kQueryTileRows : kQueryTileRows;
 
 // Computes a part of a prefill: a tile of queries. Arithmetic is the limit. Keys and values are
 // packed once for the tile, and scores stay in the cache. `scratch` has `prefill_scratch` floats.
@@ -23,11 +23,11 @@ int64_t prefill_scratch(const AttentionTask&);
 void prefill_part(const AttentionTask&, const AttentionPart&, PartialResult& result,
                   float* scratch);
 
-// The same on the matrix unit, if `uses_tiles`. A part whose result is final is stored in y, and
-// `partial` is null. `scratch` has `tile_scratch` floats.
-bool uses_tiles(const AttentionTask&);
-int64_t tile_scratch(const AttentionTask&);
-void tile_part(const AttentionTask&, const AttentionPart&, float* partial, float* scratch);
+// The same on the matrix unit, if `uses_amx`. A part whose result is final is stored in y, and
+// `partial` is null. `scratch` has `amx_prefill_scratch` floats.
+bool uses_amx(const AttentionTask&);
+int64_t amx_prefill_scratch(const AttentionTask&);
+void amx_prefill_part(const AttentionTask&, const AttentionPart&, float* partial, float* scratch);
 
 // Sets the result to that of an empty range of keys.
 inline void clear(PartialResult& result, int64_t rows, int64_t width) {

@@ -19,7 +19,7 @@ inline constexpr int64_t kMaxDecodeRows = 8;
 inline constexpr int64_t kQueryTileRows = 192;
 // The same for the matrix unit. More rows share packed keys and values, but their sums, 512 KB for
 // heads of 128, must stay in the second-level cache.
-inline constexpr int64_t kMaxTileRows = 1024;
+inline constexpr int64_t kAmxQueryTileRows = 1024;
 
 [[gnu::always_inline]] inline bool is_decode(const AttentionTask& t, const Request& request) {
   return request.queries <= t.decode_queries && t.heads_per_kv() <= kMaxDecodeRows;
@@ -51,8 +51,9 @@ struct AttentionMerge {
 };
 
 struct AttentionPlan {
-  // `max_rows` are the rows of a query tile, at most: `attention_tile_rows` of the kernels. If it is
-  // more than kQueryTileRows, tiles have fewer rows where the threads would have too few parts.
+  // `max_rows` are the rows of a query tile, at most: `attention_query_tile_rows` of the kernels.
+  // If it is more than kQueryTileRows, tiles have fewer rows where the threads would have too few
+  // parts.
   AttentionPlan(const AttentionTask&, int64_t max_rows, int threads);
 
   std::vector<AttentionPart> parts;    // in any order

@@ -11,8 +11,8 @@
 #include "attention/softmax.h"
 #include "isa/tile_registers.h"
 
-// Where the matrix unit exists, it computes bfloat16: see attention/tile_prefill.cpp.
-#if defined(__AVX512BF16__) && !defined(TINYLLM_TILES)
+// Where the matrix unit exists, it computes bfloat16: see attention/amx_prefill.cpp.
+#if defined(__AVX512BF16__) && !defined(TINYLLM_AMX)
 #define TINYLLM_FAST_PAIRS
 #endif
 
@@ -20,7 +20,7 @@ namespace tinyllm::TINYLLM_ISA {
 namespace {
 
 constexpr int64_t kPackedKeys = 128;  // keys that are packed at once; they stay in the cache
-static_assert(kVectorTileRows % kRegisterRows == 0 && kPrefillSplit % kPackedKeys == 0);
+static_assert(kVectorQueryTileRows % kRegisterRows == 0 && kPrefillSplit % kPackedKeys == 0);
 static_assert(kPackedKeys % kPanelWidth == 0 && kPackedKeys % kRowBatch == 0);
 
 // The keys that the rows of a register tile attend to, relative to the first packed key.
@@ -52,23 +52,23 @@ struct Prefill {
         tile(part.tile),
         request(t, part.tile.request),
         width(t.padded_dim()),
-        depth((t.dim + W * kNumbers<E> - 1) / (W * kNumbers<E>) * W),
+        depth((t.dim + W * kNumbers<E> - 1) / (W * kNumbers<E>)*W),
         split(scratch, part.tile.rows, width),
-        unpacked(scratch + PartialResult::floats(kVectorTileRows, width)),
+        unpacked(scratch + PartialResult::floats(kVectorQueryTileRows, width)),
         scores(unpacked + kRowBatch * width),
-        weights(reinterpret_cast<E*>(kNumbers<E> == 1 ? scores
-                                                      : scores + kRegisterRows * kPackedKeys)),
+        weights(
+            reinterpret_cast<E*>(kNumbers<E> == 1 ? scores : scores + kRegisterRows * kPackedKeys)),
         q(reinterpret_cast<E*>(scores + 2 * kRegisterRows * kPackedKeys)),
-        k(q + kVectorTileRows * width),
+        k(q + kVectorQueryTileRows * width),
         v(k + kPackedKeys * width) {}
 
   // Floats of scratch memory, enough for elements of either type.
   static int64_t scratch_floats(const AttentionTask& t) {
     const int64_t width = t.padded_dim();
     const int64_t value_columns = (width + kPanelWidth - 1) / kPanelWidth * kPanelWidth;
-    return PartialResult::floats(kVectorTileRows, width) +
-           (kRowBatch + kVectorTileRows + kPackedKeys) * width + 2 * kRegisterRows * kPackedKeys +
-           kPackedKeys * value_columns;
+    return PartialResult::floats(kVectorQueryTileRows, width) +
+           (kRowBatch + kVectorQueryTileRows + kPackedKeys) * width +
+           2 * kRegisterRows * kPackedKeys + kPackedKeys * value_columns;
   }
 
   void load_query_elements();
@@ -92,7 +92,7 @@ struct Prefill {
   float* const unpacked;  // kRowBatch rows: keys or values that cannot be read in place
   float* const scores;    // kRegisterRows x kPackedKeys: scores, then weights as floats
   E* const weights;       // kRegisterRows x kPackedKeys / kNumbers; `scores` if E is float
-  E* const q;             // kVectorTileRows x width / kNumbers
+  E* const q;             // kVectorQueryTileRows x width / kNumbers
   E *const k, *const v;   // panels of the packed keys and values
 };
 

@@ -165,7 +165,7 @@ int main(int count, char** arguments) {
   for (int i = 0; i < kLayers; ++i) layers.emplace_back(bits, group, int8);
   const Matrix head(kVocabulary, kWidth, bits, group, int8);
   if (int8 && !kernels.linear_uses_int8_activations(head.w)) {
-    std::fprintf(stderr, "products: %s has no products of %d bits with x in 8 bits\n", kernels.name,
+    std::fprintf(stderr, "products: %s has no products of %d bits with x in int8\n", kernels.name,
                  bits);
     return EXIT_FAILURE;
   }

@@ -26,7 +26,7 @@ together() {
 }
 
 # The same folders as in CMakeLists.txt: kernels are compiled once for each instruction set.
-kernel_sources=(matmul/{integer_part,int8_part,linear}.cpp attention/{decode,prefill,tile_prefill}.cpp
+kernel_sources=(matmul/{integer_part,int8_part,linear}.cpp attention/{decode,prefill,amx_prefill}.cpp
   "$(together short_kernels attention/attention.cpp recurrent/*.cpp rows/*.cpp dispatch/kernel_table.cpp)")
 common_sources=("$(together layers layers/*.cpp layers/products/*.cpp layers/recurrent/*.cpp)" \
   "$(together runtime runtime/*.cpp)")
@@ -87,7 +87,7 @@ check_build() {
       # AMX in software: a sanitizer then sees the memory that a tile is loaded from, and the check
       # runs on machines without AMX.
       [ "$name" != amx ] ||
-        flags="${flags//-mamx-tile -mamx-bf16 -mamx-int8 /} -DTINYLLM_MODELED_TILES"
+        flags="${flags//-mamx-tile -mamx-bf16 -mamx-int8 /} -DTINYLLM_AMX_MODEL"
       case $name in amx | avx512bf16) flags+=" $without_undefined" ;; esac
       kernel "$to" "$name" "$source" "${@:2}" "$flags"
     done < <(instruction_sets "$1")
@@ -111,20 +111,20 @@ instruction_sets "$host" | while read -r name _; do echo "$scratch/$host/check $
 
 # Only these files have instructions of AMX. They are compiled for them if the check has the model, and
 # a second program runs them if all instruction sets are checked and the machine has AMX.
-tile_sources=(matmul/{integer_part,int8_part,linear}.cpp attention/prefill.cpp attention/tile_prefill.cpp)
-tiles=
-tile_flags=$(instruction_sets "$host" | sed -n "s/^amx //p")
+amx_sources=(matmul/{integer_part,int8_part,linear}.cpp attention/prefill.cpp attention/amx_prefill.cpp)
+amx=
+amx_flags=$(instruction_sets "$host" | sed -n "s/^amx //p")
 if [ "${TINYLLM_TEST_TIERS:-}" = all ] && grep -qw amx_bf16 /proc/cpuinfo; then
-  tiles=$scratch/tiles
-  echo "$tiles/check amx" >> "$scratch/checks"
+  amx=$scratch/amx
+  echo "$amx/check amx" >> "$scratch/checks"
   echo "amx is checked with its software model and with the tiles of this machine"
-elif [ -n "$tile_flags" ]; then
+elif [ -n "$amx_flags" ]; then
   echo "amx is checked with its software model"
 fi
-if [ -n "$tile_flags" ]; then
-  mkdir "$scratch/tiles"
-  for source in "${tile_sources[@]}"; do
-    kernel "$scratch/tiles" amx "$source" "$compiler" ${tiles:+"${sanitizers[@]}"} "$tile_flags" \
+if [ -n "$amx_flags" ]; then
+  mkdir "$scratch/amx"
+  for source in "${amx_sources[@]}"; do
+    kernel "$scratch/amx" amx "$source" "$compiler" ${amx:+"${sanitizers[@]}"} "$amx_flags" \
       >> "$scratch/compilations"
   done
 fi
@@ -166,8 +166,8 @@ on_all_cores < "$scratch/compilations"
 link "$scratch/$host" "$compiler" "${sanitizers[@]}"
 link "$threads" "${tsan[@]}"
 [ -z "$cross" ] || link "$scratch/aarch64" aarch64-linux-gnu-g++ -static
-if [ -n "$tiles" ]; then
-  cp --no-clobber "$scratch/$host"/*.o "$tiles"
-  link "$tiles" "$compiler" "${sanitizers[@]}"
+if [ -n "$amx" ]; then
+  cp --no-clobber "$scratch/$host"/*.o "$amx"
+  link "$amx" "$compiler" "${sanitizers[@]}"
 fi
 on_all_cores < "$scratch/checks"

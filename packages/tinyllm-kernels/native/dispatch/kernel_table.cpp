@@ -32,7 +32,7 @@ namespace tinyllm::TINYLLM_ISA {
   KERNEL(argmax_range)                 \
   KERNEL(top_k_range)                  \
   KERNEL(exp_sum_range)                \
-  KERNEL(attention_tile_rows)          \
+  KERNEL(attention_query_tile_rows)    \
   KERNEL(attention_scratch)            \
   KERNEL(attention_part)               \
   KERNEL(attention_merge)              \

@@ -78,7 +78,7 @@ struct KernelTable {
 
   // Attention. All parts of an `AttentionPlan` are computed, then all merges. `partials` has the
   // `partial_floats` of the plan.
-  int64_t (*attention_tile_rows)(const AttentionTask&);  // rows of a query tile, at most
+  int64_t (*attention_query_tile_rows)(const AttentionTask&);  // rows of a query tile, at most
   int64_t (*attention_scratch)(const AttentionTask&);  // floats of scratch memory for each thread
   void (*attention_part)(const AttentionTask&, const AttentionPart&, float* partials,
                          float* scratch);

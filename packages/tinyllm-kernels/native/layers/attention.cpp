@@ -10,7 +10,7 @@ namespace tinyllm {
 
 void run_attention(const KernelTable& kernels, const AttentionTask& task) {
   ThreadPool& pool = ThreadPool::shared();
-  const AttentionPlan plan(task, kernels.attention_tile_rows(task), pool.threads());
+  const AttentionPlan plan(task, kernels.attention_query_tile_rows(task), pool.threads());
   const Aligned<float> partials = aligned<float>(plan.partial_floats);
   Scratch scratch(kernels.attention_scratch(task));
   pool.run(static_cast<int64_t>(plan.parts.size()), [&](int64_t part, int thread) {

@@ -3,8 +3,8 @@
 #include "matmul/integer/int8_gemm.h"
 #include "matmul/integer_parts.h"
 
-#if defined(TINYLLM_TILES)
-#include "matmul/integer/amx.h"
+#if defined(TINYLLM_AMX)
+#include "matmul/integer/amx_gemm.h"
 #endif
 
 namespace tinyllm::TINYLLM_ISA {
@@ -13,9 +13,9 @@ namespace tinyllm::TINYLLM_ISA {
 
 void int8_part(const LinearTask& t, const LinearRange& range, float* scratch) {
   with_codes(*t.w, [&]<Codes C, typename T>() {
-#if defined(TINYLLM_TILES)
+#if defined(TINYLLM_AMX)
     if (uses_amx_int8(*t.w, t.phase, t.rows)) {
-      return multiply_integer_rows_in_tiles<C, 1>(t, range, scratch);
+      return amx_integer_gemm<C, 1>(t, range, scratch);
     }
 #endif
 #if defined(TINYLLM_INT8_GEMM)

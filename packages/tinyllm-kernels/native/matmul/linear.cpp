@@ -18,15 +18,15 @@
 #include "matmul/interleave.h"
 #include "types.h"
 
-#if defined(TINYLLM_TILES)
-#include "matmul/bfloat16/amx.h"
-#include "matmul/integer/amx.h"
+#if defined(TINYLLM_AMX)
+#include "matmul/bfloat16/amx_gemm.h"
+#include "matmul/integer/amx_gemm.h"
 #elif defined(__AVX512BF16__)
-#include "matmul/bfloat16/few_tokens.h"
-#define TINYLLM_FEW_TOKENS
+#include "matmul/bfloat16/avx512_gemv.h"
+#define TINYLLM_BFLOAT16_GEMV
 #define TINYLLM_PACKED_BFLOAT16
 #elif defined(TINYLLM_BFLOAT16)
-#include "matmul/bfloat16/neon.h"
+#include "matmul/bfloat16/neon_gemm.h"
 #define TINYLLM_PACKED_BFLOAT16
 #endif
 
@@ -53,7 +53,7 @@ bool packs_pairs([[maybe_unused]] Type type) {
 bool has_pairs(const LinearTask& t) { return t.x_packed && packs_pairs(t.type); }
 
 // True if the kernels of packed pairs read interleaved rows.
-#if defined(TINYLLM_FEW_TOKENS)
+#if defined(TINYLLM_BFLOAT16_GEMV)
 constexpr bool kPairsReadInterleaved = true;
 #else
 constexpr bool kPairsReadInterleaved = false;
@@ -115,7 +115,7 @@ int linear_interleaved_rows([[maybe_unused]] const Weights& w) {
 }
 
 bool linear_reads_rows([[maybe_unused]] Type type) {
-#if defined(TINYLLM_TILES)
+#if defined(TINYLLM_AMX)
   return type == Type::bfloat16;
 #else
   return false;
@@ -146,7 +146,7 @@ void linear_pack_x(const void* x, Type type, int64_t rows, int columns, int64_t 
 void linear_quantize_x([[maybe_unused]] const XRange& range, [[maybe_unused]] Phase phase,
                        [[maybe_unused]] const Weights& w, [[maybe_unused]] const QuantizedX& to) {
 #if defined(TINYLLM_INTEGERS)
-#if !defined(TINYLLM_TILES)  // `quantize_x` makes the layout of tiles
+#if !defined(TINYLLM_AMX)  // `quantize_x` makes the layout of tiles
   if (uses_int8_activations(w)) {
     const auto quantize = w.bits == 4 ? quantize_to_int8<4> : quantize_to_int8<8>;
     return quantize(range, w, to);
@@ -159,14 +159,14 @@ void linear_quantize_x([[maybe_unused]] const XRange& range, [[maybe_unused]] Ph
 
 // Decode and integer products have many small parts.
 void linear_plan(LinearTask& t, int threads) {
-#if defined(TINYLLM_TILES)
+#if defined(TINYLLM_AMX)
   if (t.x_rows) return plan_bfloat16(t, threads);
 #elif defined(TINYLLM_PACKED_BFLOAT16)
   if (has_pairs(t)) return plan_bfloat16(t, threads);
 #endif
   if (t.x_integers || t.phase == Phase::decode) {
     int64_t parts = kPartsPerThread * threads;
-#if defined(TINYLLM_TILES)
+#if defined(TINYLLM_AMX)
     // With tiles a part begins by filling a pipeline, so parts are larger.
     if (t.x_integers && uses_amx_int8(*t.w, t.phase, t.rows)) parts /= 4;
 #endif
@@ -197,7 +197,7 @@ int64_t linear_scratch(const LinearTask& t) {
 #if defined(TINYLLM_INTEGERS)
   if (t.x_integers) return separated + integer_scratch(t);
 #endif
-#if defined(TINYLLM_TILES)
+#if defined(TINYLLM_AMX)
   if (t.x_rows) return bfloat16_scratch(t);
 #elif defined(TINYLLM_PACKED_BFLOAT16)
   if (has_pairs(t)) return separated + bfloat16_scratch(t);
@@ -208,7 +208,7 @@ int64_t linear_scratch(const LinearTask& t) {
 
 void linear_part(const LinearTask& t, int64_t part, float* scratch) {
   const LinearRange range = linear_part_range(t, part);
-#if defined(TINYLLM_TILES)
+#if defined(TINYLLM_AMX)
   if (t.x_rows) return multiply_bfloat16(t, range, scratch);
 #endif
   Weights w = *t.w;
@@ -218,7 +218,7 @@ void linear_part(const LinearTask& t, int64_t part, float* scratch) {
     w = separate_rows(*t.w, range.first_row, range.last_row, scratch);
     scratch += separate_rows_floats(*t.w, t.part_rows);
   }
-#if defined(TINYLLM_FEW_TOKENS)
+#if defined(TINYLLM_BFLOAT16_GEMV)
   if (has_pairs(t) && uses_few_tokens(w, t.rows)) {
     return with_codes(w, [&]<Codes C, typename T>() { multiply_few_tokens<C, T>(t, range); });
   }

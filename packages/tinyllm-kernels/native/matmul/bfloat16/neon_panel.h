@@ -1,4 +1,4 @@
-// Panels of w in bfloat16 for NEON: see matmul/bfloat16/neon.h.
+// Panels of w in bfloat16 for NEON: see matmul/bfloat16/neon_gemm.h.
 #pragma once
 
 #include <algorithm>

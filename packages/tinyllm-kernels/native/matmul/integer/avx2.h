@@ -1,8 +1,8 @@
 // Integer products of AVX2, and of AVX-512 without VNNI: pairs of 16 bits, without planes of x.
 //
-// The byte instructions of these sets add two products to a sum of 16 bits, which would overflow with
-// codes of 8 bits. With two planes of x they would not be faster either. With x in 8 bits they multiply
-// codes of 4 bits.
+// The byte instructions of these sets add two products to a sum of 16 bits, which would overflow
+// with codes of 8 bits. With two planes of x they would not be faster either. with x in int8 they
+// multiply codes of 4 bits.
 #pragma once
 
 #include "matmul/integer/pairs.h"

@@ -56,7 +56,7 @@ float quantize_group(const float* x, int group, Store store) {
 
 // Quantizes a range of x, row by row: the layout of matmul/integer/gemv.h.
 template <int Bits>
-void quantize_rows(const XRange& range, const Weights& w, const QuantizedX& to) {
+void quantize_rows_for_gemv(const XRange& range, const Weights& w, const QuantizedX& to) {
   const int64_t groups = w.columns / w.group;
   const float* x = range.x;
   for (int64_t row = range.first_row; row < range.last_row; ++row, x += range.stride) {
@@ -82,8 +82,8 @@ static_assert(kTokenTile % kIntegerTile == 0);
 // tile are left as they are, because each token has a lane of its own and the lanes of missing
 // tokens are not stored.
 template <int Bits>
-void quantize_tile(const float* x, int64_t tokens, const XRange& range, int group,
-                   const QuantizedX& to) {
+void quantize_tile_for_gemm(const float* x, int64_t tokens, const XRange& range, int group,
+                            const QuantizedX& to) {
   constexpr int kMaxPairs = 64;  // of a group
   uint32_t* pairs = reinterpret_cast<uint32_t*>(to.integers);
   for (int64_t g = range.first_group; g < range.last_group; ++g, x += group) {
@@ -103,14 +103,14 @@ void quantize_tile(const float* x, int64_t tokens, const XRange& range, int grou
 
 #endif
 
-#if defined(TINYLLM_TILES)
+#if defined(TINYLLM_AMX)
 
 // True if int8 tiles multiply M rows of x in this phase.
 inline bool uses_amx_int8(const Weights& w, Phase phase, int64_t rows) {
   return rows > 1 && (phase == Phase::decode || uses_int8_activations(w));
 }
 
-inline constexpr int kTileTokens = 16;  // tokens that are packed together
+inline constexpr int kAmxTokens = 16;  // tokens that are packed together
 
 // Columns of a tile of w: a group has one tile, or two if it has 128 columns.
 constexpr int group_tile_columns(int group) { return std::min(group, 64); }
@@ -158,19 +158,19 @@ inline void scan_four_groups(const float* x, int group, float* largest, float* s
   for (int n = 0; n < 4; ++n) largest[n] = largest_lane(magnitudes[n]);
 }
 
-// Quantizes a part of row `token` of x to the layout of matmul/integer/amx.h. Up to kTileTokens
+// Quantizes a part of row `token` of x to the layout of matmul/integer/amx_gemm.h. Up to kAmxTokens
 // tokens are packed together. For each tile of w, a token has a row of each plane, and the tokens
 // are side by side. So are the scales and the sums of a group.
 //
-// Two planes, high and low, have the numbers of `quantize_rows`. One plane has those of
+// Two planes, high and low, have the numbers of `quantize_rows_for_gemv`. One plane has those of
 // matmul/integer/int8_gemv.h, and if x has a single row it also has that layout.
 template <int Bits, int Planes>
-void quantize_token(const float* x, int64_t token, const XRange& range, const Weights& w,
-                    const QuantizedX& to) {
+void quantize_token_for_amx(const float* x, int64_t token, const XRange& range, const Weights& w,
+                            const QuantizedX& to) {
   constexpr int kGroups = 4;  // at a time
   constexpr float kLargest = Planes == 1 ? 127 : 16256;
-  const int64_t first = token / kTileTokens * kTileTokens, index = token - first;
-  const int64_t tokens = std::min<int64_t>(kTileTokens, to.rows - first);
+  const int64_t first = token / kAmxTokens * kAmxTokens, index = token - first;
+  const int64_t tokens = std::min<int64_t>(kAmxTokens, to.rows - first);
   const int64_t groups = w.columns / w.group, columns = group_tile_columns(w.group);
   const int64_t first_number = first * w.columns + range.first_group * w.group * tokens;
   int8_t* row = to.integers + Planes * (first_number + index * columns);
@@ -227,10 +227,11 @@ template <int Bits>
 void quantize_x(const XRange& range, [[maybe_unused]] Phase phase, const Weights& w,
                 const QuantizedX& to) {
   [[maybe_unused]] const float* x = range.x;
-#if defined(TINYLLM_TILES)
+#if defined(TINYLLM_AMX)
   const bool is_rounded = uses_int8_activations(w);
   if (is_rounded || uses_amx_int8(w, phase, to.rows)) {
-    const auto quantize = is_rounded ? quantize_token<Bits, 1> : quantize_token<Bits, 2>;
+    const auto quantize =
+        is_rounded ? quantize_token_for_amx<Bits, 1> : quantize_token_for_amx<Bits, 2>;
     for (int64_t row = range.first_row; row < range.last_row; ++row, x += range.stride) {
       quantize(x, row, range, w, to);
     }
@@ -242,15 +243,15 @@ void quantize_x(const XRange& range, [[maybe_unused]] Phase phase, const Weights
     for (int64_t row = range.first_row; row < range.last_row; row += kIntegerTile) {
       const int64_t tokens = std::min<int64_t>(range.last_row - row, kIntegerTile);
       const int64_t group = row * (w.columns / w.group);
-      quantize_tile<Bits>(x, tokens, range, w.group,
-                          {to.integers + 2 * row * w.columns, to.scales + group,
-                           to.group_sums + group, to.rows - row});
+      quantize_tile_for_gemm<Bits>(x, tokens, range, w.group,
+                                   {to.integers + 2 * row * w.columns, to.scales + group,
+                                    to.group_sums + group, to.rows - row});
       x += kIntegerTile * range.stride;
     }
     return;
   }
 #endif
-  quantize_rows<Bits>(range, w, to);
+  quantize_rows_for_gemv<Bits>(range, w, to);
 }
 
 #endif

@@ -11,8 +11,9 @@
 namespace tinyllm::TINYLLM_ISA {
 
 inline constexpr int kGemvTokens = 8;
-#if defined(TINYLLM_TILES)
-inline constexpr int kInt8GemvTokens = 1;  // tiles multiply several rows (matmul/integer/amx.h)
+#if defined(TINYLLM_AMX)
+inline constexpr int kInt8GemvTokens =
+    1;  // tiles multiply several rows (matmul/integer/amx_gemm.h)
 #else
 inline constexpr int kInt8GemvTokens = 16;
 #endif

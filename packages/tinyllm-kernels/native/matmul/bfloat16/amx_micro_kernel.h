@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "isa/tile_registers.h"
-#include "matmul/bfloat16/tile_results.h"
-#include "matmul/bfloat16/unpackers.h"
+#include "matmul/bfloat16/amx_packers.h"
+#include "matmul/bfloat16/amx_results.h"
 #include "matmul/linear.h"
 
 namespace tinyllm::TINYLLM_ISA {

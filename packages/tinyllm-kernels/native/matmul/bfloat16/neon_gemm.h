@@ -1,5 +1,5 @@
-// Prefill in bfloat16 with NEON. For AMX, matmul/bfloat16/amx.h takes the place of this file, for
-// AVX-512 matmul/bfloat16/avx512.h.
+// Prefill in bfloat16 with NEON. For AMX, matmul/bfloat16/amx_gemm.h takes the place of this file,
+// for AVX-512 matmul/bfloat16/avx512_gemm.h.
 //
 // One instruction multiplies two rows of four numbers with two rows of four numbers and adds up all
 // four dot products: four times the work of a multiplication of floats. A tile of tokens has the

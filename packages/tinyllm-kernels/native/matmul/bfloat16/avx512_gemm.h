@@ -1,14 +1,14 @@
-// Prefill in bfloat16 with AVX512_BF16. For AMX, matmul/bfloat16/amx.h takes the place of this file, for
-// NEON matmul/bfloat16/neon.h.
+// Prefill in bfloat16 with AVX512_BF16. For AMX, matmul/bfloat16/amx_gemm.h takes the place of this
+// file, for NEON matmul/bfloat16/neon_gemm.h.
 //
 // One instruction multiplies 16 pairs with 16 pairs and adds both products of a pair to a float:
 // twice the work of a multiplication of floats. Lanes are rows of w: a panel has the first pairs of
 // W rows side by side, then their second pairs, and so on. A pair of x is a 32-bit number that is
 // broadcast to all lanes, so the sums of a token are a part of its row of y.
 //
-// x is bfloat16 already. Rows of x are some KB apart, and a cache has few lines for such addresses. So
-// x is copied a cache line at a time: the first lines of kBlockTokens tokens, then their second lines,
-// and so on.
+// x is bfloat16 already. Rows of x are some KB apart, and a cache has few lines for such addresses.
+// So x is copied a cache line at a time: the first lines of kBlockTokens tokens, then their second
+// lines, and so on.
 #pragma once
 
 #include <immintrin.h>

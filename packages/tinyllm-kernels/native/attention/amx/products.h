@@ -6,12 +6,12 @@
 // the registers are used.
 #pragma once
 
-#include "attention/tiles/pack.h"
-#include "attention/tiles/softmax.h"
+#include "attention/amx/pack.h"
+#include "attention/amx/softmax.h"
 
 namespace tinyllm::TINYLLM_ISA {
 
-#if defined(TINYLLM_TILES)
+#if defined(TINYLLM_AMX)
 
 // The products of one step of 32 features or keys: `rows` and `next_rows` are 16 rows of operand A
 // each, `stride` bytes apart, and `panel` two tiles of operand B.
@@ -90,6 +90,6 @@ void multiply_values(TileRegisters& tiles, RowSet& set, const uint16_t* panels, 
   softmax = beside;
 }
 
-#endif  // TINYLLM_TILES
+#endif  // TINYLLM_AMX
 
 }  // namespace tinyllm::TINYLLM_ISA

@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "isa/load_store.h"
+#include "matmul/bfloat16/amx_weight_tiles.h"
 #include "matmul/linear.h"
-#include "matmul/bfloat16/weight_tiles.h"
 #include "rows/silu.h"
 
 namespace tinyllm::TINYLLM_ISA {

@@ -2,12 +2,12 @@
 //
 // A word of codes of each row becomes pairs of bfloat16 in registers, and the pairs of a token are
 // broadcast to all lanes. No panel is written. The numbers and the order of each sum are those of
-// avx512.h, so that the bits of a token do not depend on the number of tokens.
+// avx512_gemm.h, so that the bits of a token do not depend on the number of tokens.
 #pragma once
 
 #include <algorithm>
 
-#include "matmul/bfloat16/avx512.h"
+#include "matmul/bfloat16/avx512_gemm.h"
 #include "runtime/prefetch_distances.h"
 
 namespace tinyllm::TINYLLM_ISA {

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "matmul/bfloat16/weight_tiles.h"
+#include "matmul/bfloat16/amx_weight_tiles.h"
 
 namespace tinyllm::TINYLLM_ISA {
 

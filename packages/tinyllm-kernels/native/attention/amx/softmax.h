@@ -14,7 +14,7 @@
 
 namespace tinyllm::TINYLLM_ISA {
 
-#if defined(TINYLLM_TILES)
+#if defined(TINYLLM_AMX)
 
 inline constexpr int kSetRows = 32;
 inline constexpr int64_t kBlockKeys = 256;  // 32 rows of scores take 32 KB
@@ -189,6 +189,6 @@ class BlockSoftmax {
   Floats maxima_{};  // of the scores, lane by lane
 };
 
-#endif  // TINYLLM_TILES
+#endif  // TINYLLM_AMX
 
 }  // namespace tinyllm::TINYLLM_ISA

@@ -6,18 +6,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "attention/amx/products.h"
 #include "attention/parts.h"
-#include "attention/tiles/products.h"
 
 namespace tinyllm::TINYLLM_ISA {
 
-#if defined(TINYLLM_TILES)
+#if defined(TINYLLM_AMX)
 
 namespace {
 
 constexpr int64_t kPackedBytes = 1 << 20;  // half of a second-level cache of 2 MB
 static_assert(kPrefillSplit % kBlockKeys == 0 && kBlockKeys % kRowBatch == 0);
-static_assert(kRowBatch % kPanelKeys == 0 && kMaxTileRows % (2 * kSetRows) == 0);
+static_assert(kRowBatch % kPanelKeys == 0 && kAmxQueryTileRows % (2 * kSetRows) == 0);
 
 // The most keys of any request.
 int64_t most_keys(const AttentionTask& t) {
@@ -46,12 +46,12 @@ int64_t sums_floats(const AttentionTask& t) {
 // Row sets whose sums are in memory. If a split is packed at once, two sets are finished before the
 // next two begin.
 int64_t stored_sets(const AttentionTask& t) {
-  return packed_keys(t) < std::min(most_keys(t), kPrefillSplit) ? kMaxTileRows / kSetRows : 2;
+  return packed_keys(t) < std::min(most_keys(t), kPrefillSplit) ? kAmxQueryTileRows / kSetRows : 2;
 }
 
-class TilePrefill {
+class AmxPrefill {
  public:
-  TilePrefill(const AttentionTask& t, const AttentionPart& part, float* partial, float* scratch)
+  AmxPrefill(const AttentionTask& t, const AttentionPart& part, float* partial, float* scratch)
       : t_(t),
         tile_(part.tile),
         part_keys_(part.keys),
@@ -82,7 +82,7 @@ class TilePrefill {
     return packed_keys(t) * (key_planes(t) + 1) * width / 2 + stored_sets(t) * sums_floats(t) +
            2 * kSetRows * (kScoreStride + width / 2) + PartialResult::floats(kSetRows, width) +
            kRowBatch * width +
-           (most_keys(t) > kPrefillSplit ? PartialResult::floats(kMaxTileRows, width) : 0);
+           (most_keys(t) > kPrefillSplit ? PartialResult::floats(kAmxQueryTileRows, width) : 0);
   }
 
   void run();
@@ -127,7 +127,7 @@ class TilePrefill {
   bool non_finite_[kPrefillSplit / kPanelKeys];  // panels of values with infinities or NaN
 };
 
-void TilePrefill::run() {
+void AmxPrefill::run() {
   const int64_t most = packed_keys(t_);
   const bool merges = !is_final_ || !is_single_split_;
   PartialResult result(result_, tile_.rows, width_);
@@ -162,7 +162,7 @@ void TilePrefill::run() {
 }
 
 // Packs the keys and values from `keys.first`, where a panel begins.
-void TilePrefill::pack(KeyRange keys) {
+void AmxPrefill::pack(KeyRange keys) {
   packed_ = {keys.first, (keys.last + kPanelKeys - 1) / kPanelKeys * kPanelKeys};
   const int64_t panel = panel_numbers(t_), planes = key_planes(t_);
   for (int64_t j = keys.first; j < keys.last; j += kRowBatch) {
@@ -184,7 +184,7 @@ void TilePrefill::pack(KeyRange keys) {
 // Sets the rows of a set from row `first` of the tile on, which may be after the last row. Queries
 // of negative scales are negated, so that the largest score has the largest weight. Queries of a
 // scale of zero are zero.
-void TilePrefill::load_rows(RowSet& set, int64_t first) {
+void AmxPrefill::load_rows(RowSet& set, int64_t first) {
   set.first = first;
   set.count = static_cast<int>(std::clamp<int64_t>(tile_.rows - first, 0, kSetRows));
   set.any = {request_.keys, 0};
@@ -214,7 +214,7 @@ void TilePrefill::load_rows(RowSet& set, int64_t first) {
 
 // Prefetches the results of two sets from row `first` on, which are written soon, and the queries of
 // the next two. Rows of a head are kilobytes apart, where the processor does not prefetch.
-void TilePrefill::prefetch_rows(int64_t first) const {
+void AmxPrefill::prefetch_rows(int64_t first) const {
   constexpr int64_t kRows = 2 * kSetRows;
   for (int64_t n = first; n < std::min(first + kRows, tile_.rows); ++n) {
     const auto* y = static_cast<const BFloat16*>(t_.y) + offset(n, t_.y_strides);
@@ -227,7 +227,7 @@ void TilePrefill::prefetch_rows(int64_t first) const {
 }
 
 // The panels of a block that some row of the set attends to.
-KeyRange TilePrefill::panels(const RowSet& set, int64_t block) const {
+KeyRange AmxPrefill::panels(const RowSet& set, int64_t block) const {
   const int64_t first = std::max({set.any.first, block * kBlockKeys, packed_.first});
   const int64_t last = std::min({set.any.last, (block + 1) * kBlockKeys, packed_.last});
   if (first >= last) return {packed_.first, packed_.first};
@@ -235,7 +235,7 @@ KeyRange TilePrefill::panels(const RowSet& set, int64_t block) const {
 }
 
 // Adds the packed keys to the sums of both sets. Blocks are counted from key 0.
-void TilePrefill::attend() {
+void AmxPrefill::attend() {
   const int64_t any_first = std::min(sets_[0].any.first, sets_[1].any.first);
   const int64_t any_last = std::max(sets_[0].any.last, sets_[1].any.last);
   const int64_t first = std::max(any_first, packed_.first) / kBlockKeys;
@@ -260,7 +260,7 @@ void TilePrefill::attend() {
   }
 }
 
-void TilePrefill::score(RowSet& set, KeyRange keys) {
+void AmxPrefill::score(RowSet& set, KeyRange keys) {
   if (keys.empty()) return;
   const int64_t planes = key_planes(t_), panel = planes * panel_numbers(t_);
   const uint16_t* panels = keys_ + (keys.first - packed_.first) / kPanelKeys * panel;
@@ -272,7 +272,7 @@ void TilePrefill::score(RowSet& set, KeyRange keys) {
   }
 }
 
-void TilePrefill::add_values(RowSet& set, KeyRange keys) {
+void AmxPrefill::add_values(RowSet& set, KeyRange keys) {
   if (keys.empty()) return;
   const int64_t first = (keys.first - packed_.first) / kPanelKeys;
   const uint16_t* panels = values_ + first * panel_numbers(t_);
@@ -288,7 +288,7 @@ void TilePrefill::add_values(RowSet& set, KeyRange keys) {
 
 // Adds the infinities and NaN among the values, which are zero in the packed panels, to the rows
 // that attend to them.
-[[gnu::noinline]] void TilePrefill::add_non_finite(RowSet& set, KeyRange keys) {
+[[gnu::noinline]] void AmxPrefill::add_non_finite(RowSet& set, KeyRange keys) {
   const int64_t last = std::min(keys.last, part_keys_.last);
   for (int64_t j = keys.first; j < last; j += kPanelKeys) {
     if (!non_finite_[(j - packed_.first) / kPanelKeys]) continue;
@@ -322,7 +322,7 @@ void TilePrefill::add_values(RowSet& set, KeyRange keys) {
 
 // Stores the sums of a set after its last key of a split: as the final result, or merged with the
 // results of earlier splits.
-void TilePrefill::finish(const RowSet& set) {
+void AmxPrefill::finish(const RowSet& set) {
   if (set.count == 0) return;
   PartialResult next(set_result_, kSetRows, width_);
   for (int n = 0; n < set.count; ++n) {
@@ -347,7 +347,7 @@ void TilePrefill::finish(const RowSet& set) {
 
 // Stores results as rows of the tile from `first` on, with the bits of `store_row`, in a third of
 // its instructions.
-void TilePrefill::store_rows(int64_t first, const PartialResult& result, int64_t rows) const {
+void AmxPrefill::store_rows(int64_t first, const PartialResult& result, int64_t rows) const {
   for (int64_t n = 0; n < rows; ++n) {
     const float* values = result.values + n * width_;
     const float row_sum = result.row_sum[n], factor = row_sum == 0 ? 0.0f : 1 / row_sum;
@@ -367,20 +367,21 @@ void TilePrefill::store_rows(int64_t first, const PartialResult& result, int64_t
 
 }  // namespace
 
-bool uses_tiles(const AttentionTask& t) { return t.type == Type::bfloat16; }
+bool uses_amx(const AttentionTask& t) { return t.type == Type::bfloat16; }
 
-int64_t tile_scratch(const AttentionTask& t) { return TilePrefill::scratch_floats(t); }
+int64_t amx_prefill_scratch(const AttentionTask& t) { return AmxPrefill::scratch_floats(t); }
 
-void tile_part(const AttentionTask& t, const AttentionPart& part, float* partial, float* scratch) {
-  TilePrefill(t, part, partial, scratch).run();
+void amx_prefill_part(const AttentionTask& t, const AttentionPart& part, float* partial,
+                      float* scratch) {
+  AmxPrefill(t, part, partial, scratch).run();
 }
 
 #else
 
-bool uses_tiles(const AttentionTask&) { return false; }
-int64_t tile_scratch(const AttentionTask&) { return 0; }
-void tile_part(const AttentionTask&, const AttentionPart&, float*, float*) {}
+bool uses_amx(const AttentionTask&) { return false; }
+int64_t amx_prefill_scratch(const AttentionTask&) { return 0; }
+void amx_prefill_part(const AttentionTask&, const AttentionPart&, float*, float*) {}
 
-#endif  // TINYLLM_TILES
+#endif  // TINYLLM_AMX
 
 }  // namespace tinyllm::TINYLLM_ISA

@@ -15,7 +15,7 @@
 
 namespace tinyllm::TINYLLM_ISA {
 
-#if defined(TINYLLM_TILES)
+#if defined(TINYLLM_AMX)
 
 inline constexpr int64_t kPanelKeys = 32, kStepFeatures = 32;
 inline constexpr int64_t kTileNumbers = 512;  // bfloat16 numbers of a tile register
@@ -142,6 +142,6 @@ void pack_value_panels(const AttentionTask& t, const RowPointers& values, int64_
   }
 }
 
-#endif  // TINYLLM_TILES
+#endif  // TINYLLM_AMX
 
 }  // namespace tinyllm::TINYLLM_ISA

@@ -1,8 +1,8 @@
 // Prefill in bfloat16 with the AMX matrix unit.
 //
 // x is operand A, 16 tokens by 32 columns, as it lies in memory. w is operand B: see
-// matmul/bfloat16/weight_tiles.h. A block is 32 tokens by a panel of 32 rows of w. Its sums stay in
-// four tile registers over all columns, and are then rounded once.
+// matmul/bfloat16/amx_weight_tiles.h. A block is 32 tokens by a panel of 32 rows of w. Its sums
+// stay in four tile registers over all columns, and are then rounded once.
 //
 // A part has as many tokens as the second-level cache keeps. They are multiplied by one panel after
 // the other, which is unpacked between the products of the first block.
@@ -10,8 +10,8 @@
 
 #include <algorithm>
 
-#include "matmul/bfloat16/tile_block.h"
-#include "matmul/bfloat16/unpackers.h"
+#include "matmul/bfloat16/amx_micro_kernel.h"
+#include "matmul/bfloat16/amx_packers.h"
 #include "matmul/linear.h"
 
 namespace tinyllm::TINYLLM_ISA {

@@ -7,7 +7,7 @@
 // group are the integers of matmul/integer/gemv.h, and they become floats in the same way. A row
 // has the same bits with both kernels.
 //
-// x in 8 bits has one plane, so that operand A has up to 16 tokens. Its bits are those of
+// x in int8 has one plane, so that operand A has up to 16 tokens. Its bits are those of
 // matmul/integer/int8_gemv.h.
 #pragma once
 
@@ -34,17 +34,17 @@ namespace tinyllm::TINYLLM_ISA {
   __builtin_prefetch(from + kNearBytes);
 }
 
-// Memory of a `TilePipeline` for some consecutive groups. It is no member, so that the compiler
+// Memory of a `AmxPipeline` for some consecutive groups. It is no member, so that the compiler
 // keeps the members in registers.
 template <Codes C, int Group, int Planes, int M>
-struct alignas(64) TileBuffers {
+struct alignas(64) AmxPipelineBuffers {
   static constexpr unsigned kCodeGroups = 4, kSumGroups = 2;
 
   uint8_t codes[kCodeGroups][kBits<C> == 4 ? Group * W : 1];
   int32_t sums[kSumGroups][Planes * M * W];
 };
 
-// Products of M <= kTileTokens tokens with consecutive groups of w: all groups of W rows, then all
+// Products of M <= kAmxTokens tokens with consecutive groups of w: all groups of W rows, then all
 // groups of the next W rows.
 //
 // Step n unpacks group n + 3 and multiplies group n + 1, and its caller uses the sums of group n.
@@ -53,12 +53,12 @@ struct alignas(64) TileBuffers {
 // stores of tiles and vectors at once only if they alternate finely. After the last group, steps
 // unpack it again, and nothing uses it.
 template <Codes C, int Group, int Planes, int M>
-class TilePipeline {
+class AmxPipeline {
  public:
-  using Buffers = TileBuffers<C, Group, Planes, M>;
+  using Buffers = AmxPipelineBuffers<C, Group, Planes, M>;
 
-  [[gnu::always_inline]] TilePipeline(const uint32_t* codes, const int8_t* x, int columns,
-                                      int64_t groups, Buffers& buffers)
+  [[gnu::always_inline]] AmxPipeline(const uint32_t* codes, const int8_t* x, int columns,
+                                     int64_t groups, Buffers& buffers)
       : codes_(codes),
         last_codes_(codes + (groups - 1) * kGroupWords),
         x_begin_(x),
@@ -228,17 +228,17 @@ class AnyRowAffines {
 
 // Multiplies interleaved rows `first` to `last` of w by M tokens from `token` on.
 template <Codes C, int Group, int Planes, int M>
-void multiply_in_tiles(const LinearTask& t, const Weights& w, int64_t token, int64_t first,
-                       int64_t last) {
+void amx_integer_micro_kernel(const LinearTask& t, const Weights& w, int64_t token, int64_t first,
+                              int64_t last) {
   const int64_t columns = w.columns, groups = columns / Group;
   const int64_t all_groups = ceil_div(last - first, W) * groups;
   constexpr int kCodes = kCodesPerWord<kBits<C>>;  // in a word
   const auto* codes = static_cast<const uint32_t*>(w.data) + first * columns / kCodes;
   const AnyRowAffines<C> affines(w, first);
   int64_t group = 0;  // of `affines`, which go on with the next W rows
-  TileBuffers<C, Group, Planes, M> buffers;
-  TilePipeline<C, Group, Planes, M> products(codes, t.x_integers + token * columns * Planes,
-                                             w.columns, all_groups, buffers);
+  AmxPipelineBuffers<C, Group, Planes, M> buffers;
+  AmxPipeline<C, Group, Planes, M> products(codes, t.x_integers + token * columns * Planes,
+                                            w.columns, all_groups, buffers);
   for (; first < last; first += W) {
     const float* x_scales = t.x_scales + token * groups;
     const float* x_group_sums = t.x_group_sums + token * groups;
@@ -267,23 +267,23 @@ void multiply_in_tiles(const LinearTask& t, const Weights& w, int64_t token, int
 
 // Multiplies interleaved rows `first` to `last` of w by the tokens of a part.
 template <Codes C, int Group, int Planes>
-void multiply_tokens_in_tiles(const LinearTask& t, const LinearRange& range, const Weights& w,
-                              int64_t first, int64_t last) {
-  for (int64_t m = range.first_token; m < range.last_token; m += kTileTokens) {
-    with_constant<kTileTokens>(range.last_token - m, [&]<int M>() {
-      multiply_in_tiles<C, Group, Planes, M>(t, w, m, first, last);
+void amx_integer_gemm_tokens(const LinearTask& t, const LinearRange& range, const Weights& w,
+                             int64_t first, int64_t last) {
+  for (int64_t m = range.first_token; m < range.last_token; m += kAmxTokens) {
+    with_constant<kAmxTokens>(range.last_token - m, [&]<int M>() {
+      amx_integer_micro_kernel<C, Group, Planes, M>(t, w, m, first, last);
     });
   }
 }
 
-// Computes a part, whose tokens are whole blocks of kTileTokens except the last. `scratch` has
+// Computes a part, whose tokens are whole blocks of kAmxTokens except the last. `scratch` has
 // memory for W interleaved rows, used if w is plain.
 template <Codes C, int Planes>
-void multiply_integer_rows_in_tiles(const LinearTask& t, const LinearRange& range, float* scratch) {
-  auto multiply = multiply_tokens_in_tiles<C, 32, Planes>;
+void amx_integer_gemm(const LinearTask& t, const LinearRange& range, float* scratch) {
+  auto multiply = amx_integer_gemm_tokens<C, 32, Planes>;
   if constexpr (C != Codes::e2m1) {  // whose groups have 32 columns
-    if (t.w->group == 64) multiply = multiply_tokens_in_tiles<C, 64, Planes>;
-    if (t.w->group == 128) multiply = multiply_tokens_in_tiles<C, 128, Planes>;
+    if (t.w->group == 64) multiply = amx_integer_gemm_tokens<C, 64, Planes>;
+    if (t.w->group == 128) multiply = amx_integer_gemm_tokens<C, 128, Planes>;
   }
   if (t.w->interleaved) return multiply(t, range, *t.w, range.first_row, range.last_row);
   for (int64_t first = range.first_row; first < range.last_row; first += W) {
