@@ -13,7 +13,7 @@
 
 namespace tinyllm::TINYLLM_ISA {
 
-// The register tile: query rows, and keys or values.
+// The micro-tile: query rows, and keys or values.
 inline constexpr int kDecodeRows = W == 16 ? 4 : 2;
 inline constexpr int kDecodeKeys = 4;
 

@@ -9,7 +9,7 @@
 
 namespace tinyllm::TINYLLM_ISA {
 
-// Rows whose addresses are looked up together and, if necessary, unpacked together.
+// Rows whose addresses are looked up together and, if necessary, dequantized together.
 inline constexpr int64_t kRowBatch = 64;
 
 // Writes the addresses of rows `first` to `first + count` of one head of one request. The block
@@ -108,8 +108,8 @@ Floats load_features(const char* row, int64_t d, Affine affine) {
 
 // Writes rows as floats, `width` floats apart, with zeros after the last feature.
 template <typename Rows>
-void unpack_rows_as(const KeyValues& kv, const RowPointers& rows, int64_t count, int64_t dim,
-                    int64_t width, float* to) {
+void dequantize_rows_as(const KeyValues& kv, const RowPointers& rows, int64_t count, int64_t dim,
+                        int64_t width, float* to) {
   for (int64_t n = 0; n < count; ++n, to += width) {
     int64_t d = 0;
     Affine affine{};
@@ -145,15 +145,15 @@ void with_row_format(const KeyValues& kv, Work work) {
   }
 }
 
-inline void unpack_rows(const KeyValues& kv, const RowPointers& rows, int64_t count, int64_t dim,
-                        int64_t width, float* to) {
+inline void dequantize_rows(const KeyValues& kv, const RowPointers& rows, int64_t count,
+                            int64_t dim, int64_t width, float* to) {
   with_row_format(kv, [&](auto format) {
-    unpack_rows_as<decltype(format)>(kv, rows, count, dim, width, to);
+    dequantize_rows_as<decltype(format)>(kv, rows, count, dim, width, to);
   });
 }
 
 // Calls `work(format, rows)`. Dense rows of whole steps of `step` features, and affine rows of 4 or
-// 8 bits, are read in place. Other rows are unpacked to `scratch`, which has kRowBatch rows of
+// 8 bits, are read in place. Other rows are dequantized to `scratch`, which has kRowBatch rows of
 // `padded_dim()` floats.
 template <typename Work>
 void with_fast_rows(const AttentionTask& t, const KeyValues& kv, const RowPointers& rows,
@@ -163,7 +163,7 @@ void with_fast_rows(const AttentionTask& t, const KeyValues& kv, const RowPointe
   }
   if (kv.mode == Mode::affine && kv.bits == 8) return work(QuantizedRows<Mode::affine, 8>(), rows);
   if (kv.mode == Mode::affine && kv.bits == 4) return work(QuantizedRows<Mode::affine, 4>(), rows);
-  unpack_rows(kv, rows, count, t.dim, t.padded_dim(), scratch);
+  dequantize_rows(kv, rows, count, t.dim, t.padded_dim(), scratch);
   work(DenseRows<float>(), RowPointers(scratch, t.padded_dim(), count));
 }
 

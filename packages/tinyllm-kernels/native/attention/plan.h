@@ -62,14 +62,14 @@ struct AttentionPlan {
 };
 
 // An unnormalized result of some rows: y = values / row_sum. It points to memory of its caller,
-// which has room for whole register tiles of rows. `width` is `padded_dim()`.
+// which has room for whole micro-tiles of rows. `width` is `padded_dim()`.
 struct PartialResult {
   [[gnu::always_inline]] PartialResult(float* data, int64_t rows, int64_t width)
       : values(data),
         row_max(data + padded_rows(rows) * width),
         row_sum(row_max + padded_rows(rows)) {}
 
-  // A register tile has 3 or 6 rows.
+  // A micro-tile has 3 or 6 rows.
   [[gnu::always_inline]] static int64_t padded_rows(int64_t rows) { return (rows + 5) / 6 * 6; }
 
   // Floats of memory: whole cache lines.

@@ -1,6 +1,6 @@
 // Attention of a prefill: a tile of query rows over a range of keys, with an online softmax.
 //
-// Keys and values are packed 128 at a time. For each register tile of query rows the scores of the
+// Keys and values are packed 128 at a time. For each micro-tile of query rows the scores of the
 // packed keys are computed, turned into weights relative to the running maximum of the row, and
 // multiplied by the values.
 #include <algorithm>
@@ -23,7 +23,7 @@ constexpr int64_t kPackedKeys = 128;  // keys that are packed at once; they stay
 static_assert(kVectorQueryTileRows % kRegisterRows == 0 && kPrefillSplit % kPackedKeys == 0);
 static_assert(kPackedKeys % kPanelWidth == 0 && kPackedKeys % kRowBatch == 0);
 
-// The keys that the rows of a register tile attend to, relative to the first packed key.
+// The keys that the rows of a micro-tile attend to, relative to the first packed key.
 struct TileKeys {
   KeyRange of_row[kRegisterRows];
   KeyRange of_any_row;   // from the first key of any row to the last key of any row
@@ -44,7 +44,7 @@ E masked(E element, uint32_t mask) {
 }
 
 // The computation of one part with elements of type E. `tile_row` counts the rows of the query
-// tile: it is the first row of a register tile.
+// tile: it is the first row of a micro-tile.
 template <typename E>
 struct Prefill {
   Prefill(const AttentionTask& t, const AttentionPart& part, float* scratch)
@@ -80,7 +80,7 @@ struct Prefill {
   void accumulate_values(int64_t tile_row, const KeyRange& keys);
   void accumulate_masked(int64_t tile_row, const TileKeys& tile_keys, const KeyRange& keys);
 
-  // Rows that fill up the last register tile repeat the last row of the query tile.
+  // Rows that fill up the last micro-tile repeat the last row of the query tile.
   int64_t existing_row(int64_t row) const { return std::min(row, tile.rows - 1); }
 
   const AttentionTask& t;
@@ -166,7 +166,7 @@ TileKeys Prefill<E>::keys_of_rows(int64_t tile_row, const KeyRange& keys) const 
   return result;
 }
 
-// Adds the packed keys, `keys` of the request, to the results of a register tile.
+// Adds the packed keys, `keys` of the request, to the results of a micro-tile.
 template <typename E>
 void Prefill<E>::attend(int64_t tile_row, const KeyRange& keys) {
   const TileKeys tile_keys = keys_of_rows(tile_row, keys);
@@ -193,7 +193,7 @@ void Prefill<E>::attend(int64_t tile_row, const KeyRange& keys) {
   accumulate_masked(tile_row, tile_keys, {all.last, any.last});
 }
 
-// Turns the scores of row n of a register tile into weights, over the packed keys that it attends
+// Turns the scores of row n of a micro-tile into weights, over the packed keys that it attends
 // to. If the running maximum grows, the sums of earlier keys are rescaled. Packed key 0 is key
 // `first_key` of the request.
 template <typename E>
@@ -218,7 +218,7 @@ void Prefill<E>::compute_weights(int64_t tile_row, int64_t n, int64_t first_key,
   row_sum += exp_scores(row_scores, count, softmax_shift(running_max));
 }
 
-// Adds the weighted values of packed keys that all rows of a register tile attend to.
+// Adds the weighted values of packed keys that all rows of a micro-tile attend to.
 template <typename E>
 void Prefill<E>::accumulate_values(int64_t tile_row, const KeyRange& keys) {
   const int64_t first = keys.first / kNumbers<E>, last = keys.last / kNumbers<E>;

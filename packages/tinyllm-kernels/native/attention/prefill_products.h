@@ -18,7 +18,7 @@ namespace tinyllm::TINYLLM_ISA {
 // Two bfloat16 numbers, the first in the lower 16 bits.
 using BFloat16Pair = uint32_t;
 
-// The register tile: rows, and vectors of columns, whose sums stay in registers.
+// The micro-tile: rows, and vectors of columns, whose sums stay in registers.
 #if defined(__SSE2__) && !defined(__AVX__)
 inline constexpr int kRegisterRows = 3;
 #else

@@ -219,7 +219,7 @@ struct Quantized {
 
 // Writes columns k0 to k1 of row n as floats. k0 and k1 are multiples of the group.
 template <typename Format>
-void decode_row(const Weights& w, int64_t n, int k0, int k1, float* to) {
+void dequantize_row(const Weights& w, int64_t n, int k0, int k1, float* to) {
   typename Format::Row row = Format::row(w, n);
   if constexpr (Format::kScaled) {
     const int64_t groups = w.columns / w.group;

@@ -22,10 +22,10 @@ void integer_part(const LinearTask& t, const LinearRange& range, float* scratch)
 #endif
 #if defined(TINYLLM_INTEGER_GEMM)
     if (uses_integer_gemm(t.phase, t.rows)) {
-      return multiply_integer_tiles<C, T>(t, range, scratch);
+      return integer_gemm<C, T>(t, range, scratch);
     }
 #endif
-    multiply_integer_rows<C, T>(t, range, scratch);
+    integer_gemv<C, T>(t, range, scratch);
   });
 }
 

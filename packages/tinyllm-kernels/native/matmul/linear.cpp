@@ -83,9 +83,9 @@ int64_t integer_scratch(const LinearTask& t) {
 #endif
 
 template <typename Format>
-void multiply_part(const LinearTask& t, const LinearRange& range, float* scratch) {
-  if (t.phase == Phase::decode) return multiply_float_rows<Format>(t, range);
-  multiply_float_panel<Format>(t, range, scratch);
+void float_part(const LinearTask& t, const LinearRange& range, float* scratch) {
+  if (t.phase == Phase::decode) return float_gemv<Format>(t, range);
+  float_gemm<Format>(t, range, scratch);
 }
 
 }  // namespace
@@ -172,7 +172,7 @@ void linear_plan(LinearTask& t, int threads) {
 #endif
     int64_t unit = W;
 #if defined(TINYLLM_INT8_GEMM)
-    if (t.x_integers && uses_int8_gemm(*t.w, t.rows)) unit = kBlockPanels * W;
+    if (t.x_integers && uses_int8_gemm(*t.w, t.rows)) unit = kMicroPanels * W;
 #endif
     t.part_rows = ceil_div(ceil_div(t.w->rows, parts), unit) * unit;
     t.part_tokens = t.x_integers ? tokens_for_cache(t, 2 * t.w->columns) : t.rows;
@@ -209,7 +209,7 @@ int64_t linear_scratch(const LinearTask& t) {
 void linear_part(const LinearTask& t, int64_t part, float* scratch) {
   const LinearRange range = linear_part_range(t, part);
 #if defined(TINYLLM_AMX)
-  if (t.x_rows) return multiply_bfloat16(t, range, scratch);
+  if (t.x_rows) return bfloat16_gemm(t, range, scratch);
 #endif
   Weights w = *t.w;
   LinearTask task = t;
@@ -219,8 +219,8 @@ void linear_part(const LinearTask& t, int64_t part, float* scratch) {
     scratch += separate_rows_floats(*t.w, t.part_rows);
   }
 #if defined(TINYLLM_BFLOAT16_GEMV)
-  if (has_pairs(t) && uses_few_tokens(w, t.rows)) {
-    return with_codes(w, [&]<Codes C, typename T>() { multiply_few_tokens<C, T>(t, range); });
+  if (has_pairs(t) && uses_bfloat16_gemv(w, t.rows)) {
+    return with_codes(w, [&]<Codes C, typename T>() { bfloat16_gemv<C, T>(t, range); });
   }
 #endif
 #if defined(TINYLLM_INTEGERS)
@@ -230,9 +230,9 @@ void linear_part(const LinearTask& t, int64_t part, float* scratch) {
   }
 #endif
 #if defined(TINYLLM_PACKED_BFLOAT16)
-  if (has_pairs(t)) return multiply_bfloat16(task, range, scratch);
+  if (has_pairs(t)) return bfloat16_gemm(task, range, scratch);
 #endif
-  with_format(w, [&]<typename Format>() { multiply_part<Format>(task, range, scratch); });
+  with_format(w, [&]<typename Format>() { float_part<Format>(task, range, scratch); });
 }
 
 void embedding_rows(const Weights& w, const int32_t* ids, int64_t first, int64_t last, void* y,
@@ -244,7 +244,7 @@ void embedding_rows(const Weights& w, const int32_t* ids, int64_t first, int64_t
       for (int64_t n = first; n < last; ++n) {
         const uint32_t id = std::min<uint32_t>(ids[n], w.rows - 1);
         const Weights plain = w.interleaved ? separate_rows(w, id, id + 1, separated.get()) : w;
-        decode_row<Format>(plain, id, 0, w.columns, row.get());
+        dequantize_row<Format>(plain, id, 0, w.columns, row.get());
         T* to = static_cast<T*>(y) + n * w.columns;
         for (int k = 0; k < w.columns; ++k) to[k] = from_float<T>(row.get()[k]);
       }

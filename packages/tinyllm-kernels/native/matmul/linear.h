@@ -4,14 +4,15 @@
 //
 // - Decode is limited by memory bandwidth, because each weight is used a few times only. Every code
 //   is multiplied as it is unpacked (GEMV).
-// - Prefill unpacks a panel, some rows of w, once and multiplies it by many rows of x (GEMM).
+// - Prefill packs a panel, some rows of w, once and multiplies it by many rows of x (GEMM). Packing
+//   dequantizes the rows, or unpacks their codes to integers.
 //
 // The arithmetic depends on the types and on the instruction set:
 //
 // - bfloat16, for prefill, if x is bfloat16 and the instruction set multiplies bfloat16.
 // - Integers, for affine weights of 4 or 8 bits and for mxfp4, if the instruction set has integer
-//   dot products. x is quantized to 15 bits. NEON has dot products of bytes only, so prefill uses the
-//   GEMV kernels.
+//   dot products. x is quantized to 15 bits. NEON has dot products of bytes only, so prefill uses
+//   the GEMV kernels.
 // - float32, otherwise.
 //
 // These three kinds of arithmetic round differently. The phase, the types and the weights determine

@@ -1,11 +1,11 @@
 // Prefill in bfloat16 with the AMX matrix unit.
 //
 // x is operand A, 16 tokens by 32 columns, as it lies in memory. w is operand B: see
-// matmul/bfloat16/amx_weight_tiles.h. A block is 32 tokens by a panel of 32 rows of w. Its sums
-// stay in four tile registers over all columns, and are then rounded once.
+// matmul/bfloat16/amx_weight_tiles.h. A micro-tile is 32 tokens by a panel of 32 rows of w. Its
+// sums stay in four tile registers over all columns, and are then rounded once.
 //
 // A part has as many tokens as the second-level cache keeps. They are multiplied by one panel after
-// the other, which is unpacked between the products of the first block.
+// the other, which is packed between the products of the first tile of tokens.
 #pragma once
 
 #include <algorithm>
@@ -41,36 +41,36 @@ struct Panel {
 };
 
 // Computes a part. `scratch` has `bfloat16_scratch` floats.
-template <typename Unpacker>
+template <typename Packer>
 void multiply_panels(const LinearTask& t, const LinearRange& range, float* scratch) {
-  BlockProduct block(t, scratch);
-  auto* unpacked = reinterpret_cast<uint16_t*>(scratch + BlockProduct::kFloats);
-  float* memory = reinterpret_cast<float*>(unpacked + panel_numbers(t));
+  AmxMicroKernel kernel(t, scratch);
+  auto* packed = reinterpret_cast<uint16_t*>(scratch + AmxMicroKernel::kFloats);
+  float* memory = reinterpret_cast<float*>(packed + panel_numbers(t));
   const int64_t panel_rows = rows_per_panel(t);
-  // With a single block of tokens, tiles stay in the first-level cache for their only product.
+  // With a single tile of tokens, tiles stay in the first-level cache for their only product.
   const bool is_single = range.last_token - range.first_token <= kTokenTile;
-  const PanelTiles panel(unpacked, is_single ? steps_in_memory(steps_of(t)) : steps_of(t));
+  const PanelTiles panel(packed, is_single ? steps_in_memory(steps_of(t)) : steps_of(t));
   for (int64_t n = range.first_row; n < range.last_row; n += panel_rows) {
-    Unpacker unpacker(Panel(t, n).tiles, panel, memory, panel_rows);
+    Packer packer(Panel(t, n).tiles, panel, memory, panel_rows);
     const auto multiply = [&](int64_t m, auto& beside) {
-      block.multiply(m, std::min<int64_t>(range.last_token - m, kTokenTile), n, panel, beside);
+      kernel.multiply(m, std::min<int64_t>(range.last_token - m, kTokenTile), n, panel, beside);
     };
-    multiply(range.first_token, unpacker);
+    multiply(range.first_token, packer);
     for (int64_t m = range.first_token + kTokenTile; m < range.last_token; m += kTokenTile) {
       NoWork none;
       multiply(m, none);
     }
   }
-  block.finish();
+  kernel.finish();
 }
 
-inline void multiply_bfloat16(const LinearTask& t, const LinearRange& range, float* scratch) {
-  with_unpacker(*t.w, [&]<typename Unpacker>() { multiply_panels<Unpacker>(t, range, scratch); });
+inline void bfloat16_gemm(const LinearTask& t, const LinearRange& range, float* scratch) {
+  with_packer(*t.w, [&]<typename Packer>() { multiply_panels<Packer>(t, range, scratch); });
 }
 
 // Sets the size of the parts. There are several for each thread, so that threads which compute at
 // different speeds wait little for each other. Each part begins by filling a pipeline, which takes
-// longest beside a single block of tokens.
+// longest beside a single tile of tokens.
 inline void plan_bfloat16(LinearTask& t, int64_t threads) {
   const int64_t parts = threads * (t.rows <= kTokenTile ? 4 : 16);
   const int64_t bytes = t.rows * steps_of(t) * kStepColumns * int64_t{sizeof(BFloat16)};
@@ -84,7 +84,7 @@ inline void plan_bfloat16(LinearTask& t, int64_t threads) {
 }
 
 inline int64_t bfloat16_scratch(const LinearTask& t) {
-  return BlockProduct::kFloats + panel_numbers(t) / 2 + 2 * unpack_floats(*t.w);
+  return AmxMicroKernel::kFloats + panel_numbers(t) / 2 + 2 * packing_floats(*t.w);
 }
 
 }  // namespace tinyllm::TINYLLM_ISA

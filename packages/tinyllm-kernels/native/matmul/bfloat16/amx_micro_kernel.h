@@ -1,4 +1,4 @@
-// Blocks of a product on the matrix unit: 32 tokens by a panel of weights.
+// The micro-kernel of the matrix unit: a micro-tile of 32 tokens by a panel of 32 rows of w.
 #pragma once
 
 #include <algorithm>
@@ -17,27 +17,27 @@ inline constexpr int kStepsBetweenStores = 12;
 
 inline int64_t steps_of(const LinearTask& t) { return ceil_div(t.w->columns, kStepColumns); }
 
-// No work beside the products of a block.
+// No work beside the products of a micro-tile.
 struct NoWork {
   void step(int) {}
 };
 
-// Multiplies blocks one after the other. The results of a block are rounded and stored while the
-// next block is multiplied.
+// Computes micro-tiles one after the other. The results of a micro-tile are rounded and stored
+// while the next one is multiplied.
 //
 // Tile registers 0 to 3 have the sums: of tokens 0-15 and rows 0-15 of the panel, of tokens 0-15
 // and rows 16-31, of tokens 16-31 and rows 0-15, of tokens 16-31 and rows 16-31. Registers 4 and 5
 // have tokens, 6 and 7 rows of w.
-class BlockProduct {
-  // The sums of a block, and a cache line: at a distance of 4 KB the loads of one block's sums
-  // would wait for the stores of the other's.
+class AmxMicroKernel {
+  // The sums of a micro-tile, and a cache line: at a distance of 4 KB the loads of one micro-tile's
+  // sums would wait for the stores of the other's.
   static constexpr int kSums = kTokenTile * kSumColumns + W;
 
  public:
   // Floats of memory.
   static constexpr int kFloats = 2 * kSums + kTileNumbers / 2;
 
-  BlockProduct(const LinearTask& t, float* memory)
+  AmxMicroKernel(const LinearTask& t, float* memory)
       : t_(t),
         steps_(steps_of(t)),
         tokens_a_step_(ceil_div(kTokenTile, std::max<int64_t>(steps_, 1))),
@@ -52,7 +52,7 @@ class BlockProduct {
   template <typename Beside>
   void multiply(int64_t token, int64_t tokens, int64_t row, PanelTiles panel, Beside& beside) {
     constexpr int64_t sum_stride = kSumColumns * sizeof(float);  // bytes
-    if (tokens != tokens_) registers_.configure(sizes_of_block(tokens));
+    if (tokens != tokens_) registers_.configure(sizes_of_micro_tile(tokens));
     tokens_ = tokens;
     registers_.zero<0>(), registers_.zero<1>();
     if (tokens > kTileRows) {
@@ -69,16 +69,17 @@ class BlockProduct {
       registers_.store<2>(upper_sums, sum_stride);
       registers_.store<3>(upper_sums + W, sum_stride);
     }
-    previous_ = BlockResults(t_, token, tokens, row, sums_);
+    previous_ = AmxResults(t_, token, tokens, row, sums_);
     std::swap(sums_, other_sums_);
   }
 
-  // Stores the results of the last block.
+  // Stores the results of the last micro-tile.
   void finish() { previous_.store_all(); }
 
  private:
-  // kHasUpperTokens is true if the block has more than 16 tokens. The state of the loop is copied
-  // to local variables, because the compiler assumes that tile instructions change other memory.
+  // kHasUpperTokens is true if the micro-tile has more than 16 tokens. The state of the loop is
+  // copied to local variables, because the compiler assumes that tile instructions change other
+  // memory.
   template <bool kHasUpperTokens, typename Beside>
   void multiply_tiles(int64_t token, int64_t row, PanelTiles panel, Beside& work) {
     constexpr int64_t tile_stride = 64;  // bytes
@@ -88,7 +89,7 @@ class BlockProduct {
     const char* y =
         static_cast<const char*>(t_.y) + token * y_stride + row * int64_t{sizeof(BFloat16)};
     const uint16_t* w = panel.begin;
-    BlockResults previous = previous_;
+    AmxResults previous = previous_;
     Beside beside = work;
     TileRegisters& registers = registers_;
     float* unused = unused_;
@@ -121,7 +122,7 @@ class BlockProduct {
   }
 
   // Sizes of the tile registers for `tokens` <= 32 tokens.
-  static TileSizes sizes_of_block(int64_t tokens) {
+  static TileSizes sizes_of_micro_tile(int64_t tokens) {
     TileSizes sizes;
     const auto lower = static_cast<uint8_t>(std::min<int64_t>(tokens, kTileRows));
     const auto upper = static_cast<uint8_t>(tokens > kTileRows ? tokens - kTileRows : kTileRows);
@@ -135,7 +136,7 @@ class BlockProduct {
   const int64_t steps_, tokens_a_step_;
   const int64_t x_stride_, y_stride_;  // bytes
   int64_t tokens_ = kTokenTile;        // for which the registers are configured
-  BlockResults previous_;
+  AmxResults previous_;
   float *sums_, *other_sums_, *unused_;
 };
 

@@ -1,8 +1,8 @@
-// Unpackers of panels. They write the tiles of a panel shortly before their first products, between
-// the products of other tiles: the processor computes both at once. The tiles are then in the
-// first-level cache.
+// Packers of panels. They dequantize weights and write the tiles of a panel shortly before their
+// first products, between the products of other tiles: the processor computes both at once. The
+// tiles are then in the first-level cache.
 //
-// A loop of products copies an unpacker to a local variable, because the compiler assumes that tile
+// A loop of products copies a packer to a local variable, because the compiler assumes that tile
 // instructions change other memory.
 #pragma once
 
@@ -24,14 +24,14 @@ struct PanelTiles {
   uint16_t *begin, *end;
 };
 
-// Steps that are unpacked ahead of the products, and steps whose tiles are kept for a single
+// Steps that are packed ahead of the products, and steps whose tiles are kept for a single
 // product.
 inline constexpr int kStepsAhead = 2, kStepsKept = 4;
 
 // Steps that a panel of `steps` has memory for if each tile is multiplied once.
 inline int64_t steps_in_memory(int64_t steps) { return std::min<int64_t>(steps, kStepsKept); }
 
-// The steps of a panel that are not unpacked yet, and where the next one is written.
+// The steps of a panel that are not packed yet, and where the next one is written.
 struct StepsLeft {
   StepsLeft(PanelTiles panel, int64_t count) : panel(panel), to(panel.begin), count(count) {}
 
@@ -52,15 +52,15 @@ struct StepsLeft {
   int64_t count;
 };
 
-// Unpacks panels of codes of 4 and 8 bits.
+// Packs panels of codes of 4 and 8 bits.
 template <Codes C, typename T>
-class CodeUnpacker {
+class CodePacker {
  public:
-  // Begins a panel of two tiles of rows and unpacks its first tiles. `memory` has `unpack_floats`
+  // Begins a panel of two tiles of rows and packs its first tiles. `memory` has `packing_floats`
   // floats for each tile. The rows of the next panel are `panel_rows` further.
-  CodeUnpacker(const TileOfRows (&tiles)[2], PanelTiles panel, float* memory, int64_t panel_rows)
+  CodePacker(const TileOfRows (&tiles)[2], PanelTiles panel, float* memory, int64_t panel_rows)
       : rows_{Rows(tiles[0], memory),
-              Rows(tiles[1].rows > 0 ? tiles[1] : tiles[0], memory + unpack_floats(*tiles[0].w))},
+              Rows(tiles[1].rows > 0 ? tiles[1] : tiles[0], memory + packing_floats(*tiles[0].w))},
         left_(panel, tiles[0].w->columns / kStepColumns),
         next_panel_(Rows::reads_in_place(*tiles[0].w)
                         ? panel_rows * tiles[0].w->columns * kBits<C> / 8
@@ -70,10 +70,10 @@ class CodeUnpacker {
     for (int i = 0; i < kStepsAhead; ++i) step(0), step(1);
   }
 
-  // Unpacks tile 0 or 1 of the next step.
+  // Packs tile 0 or 1 of the next step.
   [[gnu::always_inline]] void step(int tile) {
     if (left_.count == 0) return;
-    unpack_tile(rows_[tile], left_.to + tile * kTileNumbers, left_.later() + tile * kTileNumbers);
+    pack_tile(rows_[tile], left_.to + tile * kTileNumbers, left_.later() + tile * kTileNumbers);
     if (tile == 1) end_step();
   }
 
@@ -88,12 +88,12 @@ class CodeUnpacker {
 
   // The codes of the next panel come to the second-level cache meanwhile, and the lines that are
   // written `later` to the first-level cache.
-  [[gnu::always_inline]] void unpack_tile(Rows& rows, uint16_t* to, const uint16_t* later) const {
+  [[gnu::always_inline]] void pack_tile(Rows& rows, uint16_t* to, const uint16_t* later) const {
 #pragma GCC unroll 8
     for (int i = 0; i < Rows::kTileVectors; ++i) {
       rows.template prefetch<2>(next_panel_);
       rows.template prefetch<3>(kAheadOfCodes);
-      rows.unpack_vector(to);
+      rows.pack_vector(to);
 #pragma GCC unroll 4
       for (int p = 0; p < Rows::kVectorRows; ++p, to += kStepColumns, later += kStepColumns) {
         prefetch_to_write(later);
@@ -113,20 +113,20 @@ class CodeUnpacker {
   int group_steps_, group_steps_left_ = 0;
 };
 
-// Unpacks panels of all other formats.
-class PlainUnpacker {
+// Packs panels of all other formats.
+class PlainPacker {
  public:
-  // See CodeUnpacker.
-  PlainUnpacker(const TileOfRows (&tiles)[2], PanelTiles panel, float* memory, int64_t panel_rows)
+  // See CodePacker.
+  PlainPacker(const TileOfRows (&tiles)[2], PanelTiles panel, float* memory, int64_t panel_rows)
       : panel_rows_(panel_rows),
         left_(panel, (tiles[0].w->columns + kStepColumns - 1) / kStepColumns) {
     for (int i = 0; i < 2; ++i) {
       const auto& [w, first, rows] = tiles[i];
       tiles_[i] = {*w, first, rows};
       if (!w->interleaved || rows <= 0) continue;
-      tiles_[i].w = separate_rows(*w, first, first + rows, memory + i * unpack_floats(*w));
+      tiles_[i].w = separate_rows(*w, first, first + rows, memory + i * packing_floats(*w));
     }
-    with_format(tiles_[0].w, [&]<typename Format>() { unpack_ = unpack_plain<Format>; });
+    with_format(tiles_[0].w, [&]<typename Format>() { pack_ = pack_plain<Format>; });
     for (int i = 0; i < kStepsAhead; ++i) step(0), step(1);
   }
 
@@ -134,7 +134,7 @@ class PlainUnpacker {
     if (left_.count == 0) return;
     const Tile& from = tiles_[tile];
     if (from.rows > 0) {
-      unpack_(from.w, from.first, from.rows, panel_rows_, column_, left_.to + tile * kTileNumbers);
+      pack_(from.w, from.first, from.rows, panel_rows_, column_, left_.to + tile * kTileNumbers);
     }
     if (tile == 0) return;
     left_.advance();
@@ -151,15 +151,15 @@ class PlainUnpacker {
   int64_t panel_rows_;
   StepsLeft left_;
   int column_ = 0;
-  void (*unpack_)(const Weights& w, int64_t first, int64_t rows, int64_t next_rows, int column,
-                  uint16_t* to);
+  void (*pack_)(const Weights& w, int64_t first, int64_t rows, int64_t next_rows, int column,
+                uint16_t* to);
 };
 
-// Calls `work.operator()<Unpacker>()` with the class that unpacks w.
+// Calls `work.operator()<Packer>()` with the class that packs w.
 template <typename Work>
-void with_unpacker(const Weights& w, Work work) {
-  if (!supports_integers(w)) return work.template operator()<PlainUnpacker>();
-  with_codes(w, [&]<Codes C, typename T>() { work.template operator()<CodeUnpacker<C, T>>(); });
+void with_packer(const Weights& w, Work work) {
+  if (!supports_integers(w)) return work.template operator()<PlainPacker>();
+  with_codes(w, [&]<Codes C, typename T>() { work.template operator()<CodePacker<C, T>>(); });
 }
 
 }  // namespace tinyllm::TINYLLM_ISA

@@ -12,7 +12,7 @@
 
 namespace tinyllm::TINYLLM_ISA {
 
-inline constexpr int kSumColumns = 2 * kTileRows;  // of the sums of a block: 32 tokens x 32
+inline constexpr int kSumColumns = 2 * kTileRows;  // of the sums of a micro-tile: 32 tokens x 32
 
 // Loads up to 16 numbers of bfloat16 as floats.
 inline Floats load_some(const BFloat16* from, __mmask16 mask) {
@@ -24,15 +24,15 @@ inline void store_some(BFloat16* to, __mmask16 mask, Floats v) {
   _mm256_mask_storeu_epi16(to, mask, bit_cast<__m256i>(round_to_bfloat16(v)));
 }
 
-// The results of one block: sums of up to 32 tokens from `token` on and up to 32 rows of w from
-// `row` on. They are rounded and stored token by token, while the matrix unit computes the next
-// block.
-class BlockResults {
+// The results of one micro-tile: sums of up to 32 tokens from `token` on and up to 32 rows of w
+// from `row` on. They are rounded and stored token by token, while the matrix unit computes the
+// next micro-tile.
+class AmxResults {
  public:
-  BlockResults() = default;
+  AmxResults() = default;
 
   // `sums` has kSumColumns sums for each token.
-  BlockResults(const LinearTask& t, int64_t token, int64_t tokens, int64_t row, const float* sums)
+  AmxResults(const LinearTask& t, int64_t token, int64_t tokens, int64_t row, const float* sums)
       : left_(tokens), sums_(sums), y_stride_(t.y_stride), residual_stride_(t.w->rows) {
     const int64_t rows = t.w->rows - row;
     is_gated_ = t.up;

@@ -109,8 +109,8 @@ struct TileOfRows {
   int64_t first, rows;
 };
 
-// Floats of memory to unpack a tile of rows.
-inline int64_t unpack_floats(const Weights& w) {
+// Floats of memory to pack a tile of rows.
+inline int64_t packing_floats(const Weights& w) {
   if (w.mode == Mode::dense) return 0;
   const int64_t separated = w.interleaved ? separate_rows_floats(w, kTileRows) : 0;
   return separated + (w.interleaved == W ? 0 : RowSizes(w).floats(kTileRows));
@@ -132,7 +132,7 @@ class RowsOfCodes {
   // True if the codes are not copied first.
   static bool reads_in_place(const Weights& w) { return w.interleaved == W; }
 
-  // Interleaves rows that are not. `memory` has `unpack_floats` floats.
+  // Interleaves rows that are not. `memory` has `packing_floats` floats.
   RowsOfCodes(const TileOfRows& tile, float* memory) {
     Weights w = *tile.w;
     if (w.interleaved && !reads_in_place(w)) {
@@ -150,8 +150,8 @@ class RowsOfCodes {
     second_codes_ = GroupWeights<C, Positions::kSecond>(affines);
   }
 
-  // Unpacks the next vector of codes to kVectorRows rows of a tile.
-  [[gnu::always_inline]] void unpack_vector(uint16_t* to) {
+  // Dequantizes the next vector of codes to kVectorRows rows of a tile.
+  [[gnu::always_inline]] void pack_vector(uint16_t* to) {
     Words word;
     std::memcpy(&word, codes_, sizeof word);
 #pragma GCC unroll 4
@@ -207,11 +207,11 @@ Words step_of_row(const Weights& w, int64_t n, int k) {
   return pairs;
 }
 
-// Unpacks columns k to k + 31 of `rows` <= 16 plain rows of w from `first` on. Dense numbers of the
-// tile that is `next_rows` further come to the second-level cache meanwhile.
+// Dequantizes and packs columns k to k + 31 of `rows` <= 16 plain rows of w from `first` on. Dense
+// numbers of the tile that is `next_rows` further come to the second-level cache meanwhile.
 template <typename Format>
-void unpack_plain(const Weights& w, int64_t first, int64_t rows, int64_t next_rows, int k,
-                  uint16_t* to) {
+void pack_plain(const Weights& w, int64_t first, int64_t rows, int64_t next_rows, int k,
+                uint16_t* to) {
   Words tile[kTileRows] = {};
   for (int64_t r = 0; r < rows; ++r) {
     tile[r] = step_of_row<Format>(w, first + r, k);

@@ -7,7 +7,7 @@
 // broadcast to all lanes, so the sums of a token are a part of its row of y.
 //
 // x is bfloat16 already. Rows of x are some KB apart, and a cache has few lines for such addresses.
-// So x is copied a cache line at a time: the first lines of kBlockTokens tokens, then their second
+// So x is copied a cache line at a time: the first lines of kMicroTokens tokens, then their second
 // lines, and so on.
 #pragma once
 
@@ -21,10 +21,10 @@
 
 namespace tinyllm::TINYLLM_ISA {
 
-inline constexpr int kBlockTokens = 8;  // tokens whose sums stay in registers
+inline constexpr int kMicroTokens = 8;  // tokens whose sums stay in registers
 // Panels of W rows of w whose sums stay in registers. Their results for a token fill a cache line.
-inline constexpr int kBlockPanels = 2;
-static_assert(kTokenTile % kBlockTokens == 0);
+inline constexpr int kMicroPanels = 2;
+static_assert(kTokenTile % kMicroTokens == 0);
 
 // Copies tiles `first` to `last` of kTokenTile rows of x `M K`. The last lines are padded with zeros.
 // Missing tokens of the last tile are left as they are, because their sums are not stored.
@@ -33,8 +33,8 @@ inline void pack_tokens(const uint16_t* x, int64_t rows, int columns, int64_t fi
   const int64_t chunks = ceil_div(columns, kChunk);
   const int64_t end = std::min<int64_t>(last * kTokenTile, rows);
   for (int64_t m = first * kTokenTile; m < end; ++m) {
-    uint32_t* to = packed + m / kBlockTokens * kBlockTokens * chunks * W + m % kBlockTokens * W;
-    for (int64_t k = 0; k < columns; k += kChunk, to += kBlockTokens * W) {
+    uint32_t* to = packed + m / kMicroTokens * kMicroTokens * chunks * W + m % kMicroTokens * W;
+    for (int64_t k = 0; k < columns; k += kChunk, to += kMicroTokens * W) {
       Words line = {};
       if (k + kChunk <= columns) {
         std::memcpy(&line, x + m * columns + k, sizeof line);
@@ -46,8 +46,8 @@ inline void pack_tokens(const uint16_t* x, int64_t rows, int columns, int64_t fi
   }
 }
 
-// The pairs of the block that begins with token m.
-inline const uint32_t* block_of(const LinearTask& t, int64_t m) {
+// The packed tokens from token m on, where a group of kMicroTokens begins.
+inline const uint32_t* packed_tokens(const LinearTask& t, int64_t m) {
   return t.x_packed + m * packed_pairs(t.w->columns);
 }
 
@@ -56,13 +56,13 @@ inline Floats add_products(Floats sums, uint32_t x, Words w) {
                                            bit_cast<__m512bh>(w)));
 }
 
-// The sums of M tokens, the first of a block, and V panels, `stride` words apart. The order of a sum is
+// The micro-tile: sums of M tokens and V panels, `stride` words apart. The order of a sum is
 // that of the pairs.
 template <int M, int V>
-struct BlockSums {
-  BlockSums(const uint32_t* tokens, const uint32_t* panels, int64_t stride, int64_t pairs) {
+struct MicroTile {
+  MicroTile(const uint32_t* tokens, const uint32_t* panels, int64_t stride, int64_t pairs) {
     for (int64_t p = 0; p < pairs; ++p, panels += W) {
-      const uint32_t* x = tokens + p / W * W * kBlockTokens + p % W;
+      const uint32_t* x = tokens + p / W * W * kMicroTokens + p % W;
       Words w[V];
 #pragma GCC unroll 2
       for (int v = 0; v < V; ++v) std::memcpy(&w[v], panels + v * stride, sizeof w[v]);
@@ -103,33 +103,33 @@ void multiply_panels(const LinearTask& t, const LinearRange& range, const uint32
                      int64_t stride) {
   const int64_t pairs = row_pairs(t.w->columns);
   const auto multiply = [&]<int M>(int64_t token) {
-    const BlockSums<M, V> sums(block_of(t, token), panels, stride, pairs);
+    const MicroTile<M, V> sums(packed_tokens(t, token), panels, stride, pairs);
     const int64_t count = std::min<int64_t>(M, range.last_token - token);
     sums.store_to(t, token, count, range.first_row, range.last_row);
   };
-  for (int64_t m = range.first_token; m < range.last_token; m += kBlockTokens) {
-    if (range.last_token - m <= kBlockTokens / 2) {
-      multiply.template operator()<kBlockTokens / 2>(m);
+  for (int64_t m = range.first_token; m < range.last_token; m += kMicroTokens) {
+    if (range.last_token - m <= kMicroTokens / 2) {
+      multiply.template operator()<kMicroTokens / 2>(m);
     } else {
-      multiply.template operator()<kBlockTokens>(m);
+      multiply.template operator()<kMicroTokens>(m);
     }
   }
 }
 
-// Computes a part of y: tokens of x times at most kBlockPanels * W rows of w. `scratch` has the panels,
-// then the memory of `unpack_panel`.
-inline void multiply_bfloat16(const LinearTask& t, const LinearRange& range, float* scratch) {
+// Computes a part of y: tokens of x times at most kMicroPanels * W rows of w. `scratch` has the
+// panels, then the memory of `pack_panel`.
+inline void bfloat16_gemm(const LinearTask& t, const LinearRange& range, float* scratch) {
   const Weights& w = *t.w;
   const int64_t stride = row_pairs(w.columns) * W;
   auto* panels = reinterpret_cast<uint32_t*>(scratch);
-  float* memory = scratch + kBlockPanels * stride;
+  float* memory = scratch + kMicroPanels * stride;
   const int64_t count = ceil_div(range.last_row - range.first_row, W);
   for (int64_t v = 0; v < count; ++v) {
     const int64_t first = range.first_row + v * W;
     const int64_t rows = std::min<int64_t>(range.last_row - first, W);
-    unpack_panel(w, first, rows, t.part_rows, panels + v * stride, memory);
+    pack_panel(w, first, rows, t.part_rows, panels + v * stride, memory);
   }
-  const auto multiply = count == 1 ? multiply_panels<1> : multiply_panels<kBlockPanels>;
+  const auto multiply = count == 1 ? multiply_panels<1> : multiply_panels<kMicroPanels>;
   multiply(t, range, panels, stride);
 }
 
@@ -138,13 +138,13 @@ inline void multiply_bfloat16(const LinearTask& t, const LinearRange& range, flo
 inline void plan_bfloat16(LinearTask& t, int64_t threads) {
   const int64_t wanted_parts = kPartsPerThread * threads;
   const int64_t panels = ceil_div(t.w->rows, W);
-  t.part_rows = std::clamp<int64_t>(panels / wanted_parts, 1, kBlockPanels) * W;
+  t.part_rows = std::clamp<int64_t>(panels / wanted_parts, 1, kMicroPanels) * W;
   t.part_tokens = divided_tokens(t, wanted_parts);
 }
 
 // Floats of scratch memory for each thread.
 inline int64_t bfloat16_scratch(const LinearTask& t) {
-  return kBlockPanels * row_pairs(t.w->columns) * W + unpacking_floats(*t.w);
+  return kMicroPanels * row_pairs(t.w->columns) * W + packing_floats(*t.w);
 }
 
 }  // namespace tinyllm::TINYLLM_ISA

@@ -1,4 +1,4 @@
-// Prefill of few tokens in bfloat16, over interleaved rows of codes.
+// GEMV in bfloat16, for the prefill of few tokens: interleaved rows of codes times all tokens.
 //
 // A word of codes of each row becomes pairs of bfloat16 in registers, and the pairs of a token are
 // broadcast to all lanes. No panel is written. The numbers and the order of each sum are those of
@@ -12,24 +12,24 @@
 
 namespace tinyllm::TINYLLM_ISA {
 
-// Tokens whose sums stay in registers: one block or two.
-inline constexpr int kFewTokens = 2 * kBlockTokens;
+// Tokens whose sums stay in registers: one or two groups of kMicroTokens.
+inline constexpr int kFewTokens = 2 * kMicroTokens;
 
-inline bool uses_few_tokens(const Weights& w, int64_t rows) {
+inline bool uses_bfloat16_gemv(const Weights& w, int64_t rows) {
   return rows <= kFewTokens && w.interleaved == W && supports_integers(w);
 }
 
 // Multiplies W rows of w from `first` on by M tokens, of which some may not exist. T is the type of
 // the scales.
 template <Codes C, typename T, int M>
-void multiply_few_tokens(const LinearTask& t, int64_t first) {
+void bfloat16_gemv(const LinearTask& t, int64_t first) {
   const Weights& w = *t.w;
   constexpr int kCodes = kCodesPerWord<kBits<C>>;  // in a word
   const int64_t groups = w.columns / w.group;
   const auto* codes = static_cast<const uint32_t*>(w.data) + first * (w.columns / kCodes);
   const RowAffines<T> affines(w, first);
-  const uint32_t* x = block_of(t, 0);
-  const int64_t next_block = M > kBlockTokens ? block_of(t, kBlockTokens) - x : 0;
+  const uint32_t* x = packed_tokens(t, 0);
+  const int64_t next_group = M > kMicroTokens ? packed_tokens(t, kMicroTokens) - x : 0;
   Floats total[M] = {};
   for (int64_t g = 0; g < groups; ++g) {
     const Affines group = affines[g];
@@ -43,12 +43,12 @@ void multiply_few_tokens(const LinearTask& t, int64_t first) {
           const Words pairs = pairs_of_word<C>(word, pair, group);
 #pragma GCC unroll 16
           for (int m = 0; m < M; ++m) {
-            const uint32_t x_pair = x[m / kBlockTokens * next_block + m % kBlockTokens * W];
+            const uint32_t x_pair = x[m / kMicroTokens * next_group + m % kMicroTokens * W];
             total[m] = add_products(total[m], x_pair, pairs);
           }
         }
       }
-      x += (kBlockTokens - 1) * W;
+      x += (kMicroTokens - 1) * W;
     }
   }
   const int64_t count = std::min<int64_t>(M, t.rows);
@@ -57,11 +57,11 @@ void multiply_few_tokens(const LinearTask& t, int64_t first) {
 
 // Multiplies the rows of a part by all tokens.
 template <Codes C, typename T>
-void multiply_few_tokens(const LinearTask& t, const LinearRange& range) {
-  const auto multiply = t.rows <= 4    ? multiply_few_tokens<C, T, 4>
-                        : t.rows <= 8  ? multiply_few_tokens<C, T, 8>
-                        : t.rows <= 12 ? multiply_few_tokens<C, T, 12>
-                                       : multiply_few_tokens<C, T, kFewTokens>;
+void bfloat16_gemv(const LinearTask& t, const LinearRange& range) {
+  const auto multiply = t.rows <= 4    ? bfloat16_gemv<C, T, 4>
+                        : t.rows <= 8  ? bfloat16_gemv<C, T, 8>
+                        : t.rows <= 12 ? bfloat16_gemv<C, T, 12>
+                                       : bfloat16_gemv<C, T, kFewTokens>;
   for (int64_t n = range.first_row; n < range.last_row; n += W) multiply(t, n);
 }
 

@@ -49,10 +49,11 @@ inline Words pairs_of_word(Words word, int index, const Affines& affines) {
   return rounded_pairs(number(2 * index), number(2 * index + 1));
 }
 
-// Unpacks W interleaved rows of w from `first` on. T is the type of the scales. Memory would be idle
-// while a panel is multiplied, so the codes `ahead` rows further are prefetched.
+// Dequantizes and packs W interleaved rows of w from `first` on. T is the type of the scales.
+// Memory would be idle while a panel is multiplied, so the codes `ahead` rows further are
+// prefetched.
 template <Codes C, typename T>
-void unpack_codes(const Weights& w, int64_t first, int64_t ahead, uint32_t* panel) {
+void pack_codes(const Weights& w, int64_t first, int64_t ahead, uint32_t* panel) {
   constexpr int kCodes = kCodesPerWord<kBits<C>>;  // in a word
   const int64_t row_words = w.columns / kCodes;
   const int group_words = w.group / kCodes;
@@ -92,11 +93,12 @@ const uint16_t* rounded_row(const Weights& w, int64_t n, uint16_t* memory, float
   return memory;
 }
 
-// Unpacks rows `first` to `first + rows` of w, at most W, and prefetches the rows `ahead` rows further.
-// The last row is repeated for missing ones. `memory` has W rounded rows, and one row of floats.
+// Dequantizes and packs rows `first` to `first + rows` of w, at most W, and prefetches the rows
+// `ahead` rows further. The last row is repeated for missing ones. `memory` has W rounded rows, and
+// one row of floats.
 template <typename Format>
-void unpack_rows(const Weights& w, int64_t first, int64_t rows, int64_t ahead, uint32_t* panel,
-                 float* memory) {
+void pack_rows(const Weights& w, int64_t first, int64_t rows, int64_t ahead, uint32_t* panel,
+               float* memory) {
   const int64_t stride = rounded_stride(w.columns);
   const auto address = [&](int64_t row) {
     return reinterpret_cast<const char*>(Format::row(w, row));
@@ -118,24 +120,23 @@ void unpack_rows(const Weights& w, int64_t first, int64_t rows, int64_t ahead, u
   }
 }
 
-// Floats of scratch memory for `unpack_panel`.
-inline int64_t unpacking_floats(const Weights& w) {
+// Floats of scratch memory for `pack_panel`.
+inline int64_t packing_floats(const Weights& w) {
   return supports_integers(w) ? RowSizes(w).floats(W)
                               : W * rounded_stride(w.columns) / 2 + w.columns + W;
 }
 
-// Unpacks rows `first` to `first + rows` of w, at most W, to row_pairs(w.columns) vectors. The rows
-// that are unpacked next are `ahead` rows further.
-inline void unpack_panel(const Weights& w, int64_t first, int64_t rows, int64_t ahead,
-                         uint32_t* panel, float* memory) {
+// Dequantizes and packs rows `first` to `first + rows` of w, at most W, to row_pairs(w.columns)
+// vectors. The rows that are packed next are `ahead` rows further.
+inline void pack_panel(const Weights& w, int64_t first, int64_t rows, int64_t ahead,
+                       uint32_t* panel, float* memory) {
   if (!supports_integers(w)) {
-    return with_format(w, [&]<typename Format>() {
-      unpack_rows<Format>(w, first, rows, ahead, panel, memory);
-    });
+    return with_format(
+        w, [&]<typename Format>() { pack_rows<Format>(w, first, rows, ahead, panel, memory); });
   }
   const Weights codes = w.interleaved ? w : interleave_rows(w, first, rows, memory);
   if (!w.interleaved) ahead = 0;
-  with_codes(codes, [&]<Codes C, typename T>() { unpack_codes<C, T>(codes, first, ahead, panel); });
+  with_codes(codes, [&]<Codes C, typename T>() { pack_codes<C, T>(codes, first, ahead, panel); });
 }
 
 }  // namespace tinyllm::TINYLLM_ISA

@@ -7,7 +7,7 @@
 // two tokens is one load. An operand of w is combined from the numbers of two rows.
 //
 // x is bfloat16 already. It is packed once for all panels of w, in tiles of kTokenTile tokens. A
-// panel, some rows of w, is rounded to bfloat16 when it is unpacked.
+// panel, some rows of w, is rounded to bfloat16 when it is packed.
 #pragma once
 
 #include <arm_neon.h>
@@ -48,10 +48,10 @@ inline void pack_tokens(const uint16_t* x, int64_t rows, int columns, int64_t fi
   }
 }
 
-// Multiplies eight tokens by eight rows of w. All sums stay in registers. `sums` gets eight sums
-// for each row, and its rows are kTokenTile apart.
-inline void multiply_quads(const uint32_t* tokens, const uint16_t* const* rows, int64_t pairs,
-                           float* sums) {
+// The micro-kernel: multiplies eight tokens by eight rows of w. All sums stay in registers. `sums`
+// gets eight sums for each row, and its rows are kTokenTile apart.
+inline void bfloat16_micro_kernel(const uint32_t* tokens, const uint16_t* const* rows,
+                                  int64_t pairs, float* sums) {
   float32x4_t total[kOperands][kOperands] = {};
   for (int64_t p = 0; p < pairs; p += 2) {
     bfloat16x8_t x[kOperands];
@@ -85,17 +85,17 @@ inline void multiply_tile(const uint32_t* tokens, const BFloat16Rows& panel, int
       tile_rows[i] = panel.rows + std::min(n + i, rows - 1) * panel.stride;
     }
     for (int64_t m = 0; m < count; m += kTileRows) {
-      multiply_quads(tokens + 2 * m, tile_rows, pairs, sums + n * kTokenTile + m);
+      bfloat16_micro_kernel(tokens + 2 * m, tile_rows, pairs, sums + n * kTokenTile + m);
     }
   }
 }
 
 // Computes a part of y: tokens of x times at most kPanelRows rows of w. `scratch` has the panel,
 // then kTokenTile sums for each of its rows.
-inline void multiply_bfloat16(const LinearTask& t, const LinearRange& range, float* scratch) {
+inline void bfloat16_gemm(const LinearTask& t, const LinearRange& range, float* scratch) {
   const int64_t rows = range.last_row - range.first_row;
   const int64_t pairs = row_pairs(t.w->columns);  // of columns
-  const BFloat16Rows panel = unpack_panel(*t.w, range.first_row, rows, scratch);
+  const BFloat16Rows panel = pack_panel(*t.w, range.first_row, rows, scratch);
   float* sums = scratch + panel_floats(t.w->columns);  // rows x kTokenTile
   for (int64_t m = range.first_token; m < range.last_token; m += kTokenTile) {
     const uint32_t* tokens = t.x_packed + m / kTokenTile * pairs * kTokenTile;  // a packed tile
@@ -106,7 +106,7 @@ inline void multiply_bfloat16(const LinearTask& t, const LinearRange& range, flo
 }
 
 // Sets `part_rows` and `part_tokens`. Panels are small if x is a single tile of tokens: then they
-// stay in the first-level cache from unpacking to multiplication. Interleaved rows are separated in
+// stay in the first-level cache from packing to multiplication. Interleaved rows are separated in
 // whole groups of rows, so small panels could separate some rows twice. Tokens are divided among
 // parts if there are fewer panels than wanted parts.
 inline void plan_bfloat16(LinearTask& t, int64_t threads) {

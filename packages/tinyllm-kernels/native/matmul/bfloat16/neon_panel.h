@@ -8,7 +8,7 @@
 
 namespace tinyllm::TINYLLM_ISA {
 
-inline constexpr int kPanelRows = 48;  // rows of w that are unpacked together, at most
+inline constexpr int kPanelRows = 48;  // rows of w that are packed together, at most
 
 // Unused numbers after each row of a panel. Without them rows of 2 KB would share a cache set.
 inline constexpr int kRowPadding = 32;
@@ -24,10 +24,10 @@ inline int64_t row_pairs(int columns) {
   return (columns + kDotLength - 1) / kDotLength * (kDotLength / 2);
 }
 
-// Numbers from a row of an unpacked panel to the next.
+// Numbers from a row of a packed panel to the next.
 inline int64_t panel_stride(int columns) { return 2 * row_pairs(columns) + kRowPadding; }
 
-// Floats of memory that `unpack_panel` needs: the panel, and one row as floats.
+// Floats of memory that `pack_panel` needs: the panel, and one row as floats.
 inline int64_t panel_floats(int columns) {
   return kPanelRows * panel_stride(columns) / 2 + columns + W;
 }
@@ -39,9 +39,9 @@ struct BFloat16Rows {
 };
 
 // Returns `rows` rows of w from `first` on in bfloat16. Dense rows are returned in place if they
-// are whole dot products. Other rows are unpacked to `memory`.
+// are whole dot products. Other rows are dequantized to `memory`.
 template <typename Format>
-BFloat16Rows unpack_panel_of(const Weights& w, int64_t first, int64_t rows, float* memory) {
+BFloat16Rows pack_panel_of(const Weights& w, int64_t first, int64_t rows, float* memory) {
   if constexpr (std::is_same_v<Format, Dense<BFloat16>>) {
     if (w.columns % kDotLength == 0) {
       return {static_cast<const uint16_t*>(w.data) + first * w.columns, w.columns};
@@ -61,11 +61,9 @@ BFloat16Rows unpack_panel_of(const Weights& w, int64_t first, int64_t rows, floa
   return {panel, stride};
 }
 
-inline BFloat16Rows unpack_panel(const Weights& w, int64_t first, int64_t rows, float* memory) {
+inline BFloat16Rows pack_panel(const Weights& w, int64_t first, int64_t rows, float* memory) {
   BFloat16Rows panel;
-  with_format(w, [&]<typename Format>() {
-    panel = unpack_panel_of<Format>(w, first, rows, memory);
-  });
+  with_format(w, [&]<typename Format>() { panel = pack_panel_of<Format>(w, first, rows, memory); });
   return panel;
 }
 

@@ -34,7 +34,7 @@ inline Shorts round_to_bfloat16(Floats v) {
 // Writes row n of w to `to`. `row` is scratch memory of w.columns + W floats.
 template <typename Format>
 void round_row(const Weights& w, int64_t n, uint16_t* to, float* row) {
-  decode_row<Format>(w, n, 0, w.columns, row);
+  dequantize_row<Format>(w, n, 0, w.columns, row);
   std::fill_n(row + w.columns, W, 0.0f);  // completes the last dot product
   for (int k = 0; k < w.columns; k += W) {
     const Shorts numbers = round_to_bfloat16(load(row + k));

@@ -1,4 +1,4 @@
-// Prefill in float32: tiles of tokens times panels of w that are unpacked once.
+// Prefill in float32: tiles of tokens times panels of w that are dequantized once.
 //
 // Lanes are tokens, or rows of w for very few tokens. x is packed once for all panels: a tile has
 // the first numbers of its tokens side by side, then their second numbers, and so on. A number of w
@@ -25,7 +25,7 @@ static_assert(kTokenTile % kFloatTile == 0 && kFloatDepth % 128 == 0);
 inline constexpr int64_t kFloatTokenRange = 512;
 
 // Tokens of a prompt for which lanes are rows of w, at most.
-inline constexpr int kFewFloats = 4;
+inline constexpr int kFewFloatTokens = 4;
 
 // A register of floats. If a vector takes two registers, GCC keeps arrays of vectors in memory.
 #if defined(__AVX__)
@@ -68,12 +68,12 @@ void pack_floats(const T* x, int64_t rows, int columns, int64_t first, int64_t l
   }
 }
 
-// Adds the products of the first R registers of tokens and N rows of a panel, over `depth` columns,
-// to `sums`. Rows of `x` and `sums` are kFloatTile apart, rows of the panel kFloatDepth. With
-// `kPrefetches`, takes a step of `prefetch` in each column.
+// The micro-kernel: adds the products of the first R registers of tokens and N rows of a panel,
+// over `depth` columns, to `sums`. Rows of `x` and `sums` are kFloatTile apart, rows of the panel
+// kFloatDepth. With `kPrefetches`, takes a step of `prefetch` in each column.
 template <int N, int R, bool kPrefetches>
-void multiply_float_tile(const float* x, const float* panel, int depth, float* sums,
-                         BlockPrefetch& prefetch) {
+void float_micro_kernel(const float* x, const float* panel, int depth, float* sums,
+                        BlockPrefetch& prefetch) {
   FloatRegister totals[N][R] = {};
   for (int k = 0; k < depth; ++k, x += kFloatTile) {
     if constexpr (kPrefetches) prefetch.step();
@@ -107,20 +107,20 @@ void multiply_panel_rows(const float* x, const float* panel, int64_t rows, int d
                          BlockPrefetch& prefetch) {
   static_assert(kFloatPanel % N == 0);
   for (int64_t n = 0; n < rows; n += N) {
-    multiply_float_tile<N, R, kPrefetches>(x, panel + n * kFloatDepth, depth,
-                                           sums + n * kFloatTile, prefetch);
+    float_micro_kernel<N, R, kPrefetches>(x, panel + n * kFloatDepth, depth, sums + n * kFloatTile,
+                                          prefetch);
   }
 }
 
-// Adds the products of the first kFewFloats tokens and W rows of a panel to `sums`, in the order of
-// multiply_float_tile. Lanes are rows, because a vector of tokens would be nearly empty. Squares of
-// the panel are transposed in registers.
-inline void multiply_few_floats(const float* x, const float* panel, int depth, float* sums,
-                                BlockPrefetch& prefetch) {
-  Floats totals[kFewFloats] = {};
+// Adds the products of the first kFewFloatTokens tokens and W rows of a panel to `sums`, in the
+// order of float_micro_kernel. Lanes are rows, because a vector of tokens would be nearly empty.
+// Squares of the panel are transposed in registers.
+inline void few_tokens_micro_kernel(const float* x, const float* panel, int depth, float* sums,
+                                    BlockPrefetch& prefetch) {
+  Floats totals[kFewFloatTokens] = {};
   const auto add = [&](int k, Floats weights) {
 #pragma GCC unroll 4
-    for (int m = 0; m < kFewFloats; ++m) totals[m] += weights * x[k * kFloatTile + m];
+    for (int m = 0; m < kFewFloatTokens; ++m) totals[m] += weights * x[k * kFloatTile + m];
   };
   int k = 0;
   for (; k + W <= depth; k += W) {
@@ -138,14 +138,14 @@ inline void multiply_few_floats(const float* x, const float* panel, int depth, f
     add(k, weights);
   }
   for (int i = 0; i < W; ++i) {
-    for (int m = 0; m < kFewFloats; ++m) sums[i * kFloatTile + m] += totals[m][i];
+    for (int m = 0; m < kFewFloatTokens; ++m) sums[i * kFloatTile + m] += totals[m][i];
   }
 }
 
-// Computes the sums of a part with at most kFewFloats tokens. W rows are read from their first to
-// their last column, as far as possible in the order of memory.
+// Computes the sums of a part with at most kFewFloatTokens tokens. W rows are read from their first
+// to their last column, as far as possible in the order of memory.
 template <typename Format>
-void sum_few_floats(const LinearTask& t, const LinearRange& range, float* panel, float* sums) {
+void sum_few_tokens(const LinearTask& t, const LinearRange& range, float* panel, float* sums) {
   const Weights& w = *t.w;
   const auto [m0, m1, n0, n1] = range;
   const float* x = reinterpret_cast<const float*>(t.x_packed) + m0 * w.columns;
@@ -153,17 +153,17 @@ void sum_few_floats(const LinearTask& t, const LinearRange& range, float* panel,
     for (int k0 = 0; k0 < w.columns; k0 += kFloatDepth) {
       const int k1 = std::min(k0 + kFloatDepth, w.columns);
       for (int64_t i = 0; i < W; ++i) {  // the last row is repeated for missing ones
-        decode_row<Format>(w, std::min(n + i, n1 - 1), k0, k1, panel + i * kFloatDepth);
+        dequantize_row<Format>(w, std::min(n + i, n1 - 1), k0, k1, panel + i * kFloatDepth);
       }
       BlockPrefetch prefetch = prefetch_block<Format>(w, n + W, W, k0, k1);
-      multiply_few_floats(x + k0 * kFloatTile, panel, k1 - k0, sums, prefetch);
+      few_tokens_micro_kernel(x + k0 * kFloatTile, panel, k1 - k0, sums, prefetch);
     }
   }
 }
 
 // Computes the sums of a part. The next part is prefetched.
 template <typename Format>
-void sum_floats(const LinearTask& t, const LinearRange& range, float* panel, float* sums) {
+void sum_tiles(const LinearTask& t, const LinearRange& range, float* panel, float* sums) {
   const Weights& w = *t.w;
   const auto [m0, m1, n0, n1] = range;
   const int64_t rows = n1 - n0;
@@ -174,7 +174,7 @@ void sum_floats(const LinearTask& t, const LinearRange& range, float* panel, flo
   for (int k0 = 0; k0 < w.columns; k0 += kFloatDepth) {
     const int k1 = std::min(k0 + kFloatDepth, w.columns);
     for (int64_t n = 0; n < padded; ++n) {
-      decode_row<Format>(w, std::min(n0 + n, n1 - 1), k0, k1, panel + n * kFloatDepth);
+      dequantize_row<Format>(w, std::min(n0 + n, n1 - 1), k0, k1, panel + n * kFloatDepth);
     }
     BlockPrefetch prefetch = prefetch_block<Format>(w, n1, kFloatPanel, k0, k1);
     for (int64_t m = m0; m < m1; m += kFloatTile) {
@@ -192,14 +192,14 @@ void sum_floats(const LinearTask& t, const LinearRange& range, float* panel, flo
 // Computes a part of at most kFloatPanel rows of w. `scratch` has the panel, then the sums of each
 // tile.
 template <typename Format>
-void multiply_float_panel(const LinearTask& t, const LinearRange& range, float* scratch) {
+void float_gemm(const LinearTask& t, const LinearRange& range, float* scratch) {
   const auto [m0, m1, n0, n1] = range;
   float *panel = scratch, *sums = scratch + kFloatPanel * kFloatDepth;
   std::fill_n(sums, ceil_div(m1 - m0, kFloatTile) * kFloatTile * kFloatPanel, 0.0f);
-  if (m1 - m0 <= kFewFloats) {
-    sum_few_floats<Format>(t, range, panel, sums);
+  if (m1 - m0 <= kFewFloatTokens) {
+    sum_few_tokens<Format>(t, range, panel, sums);
   } else {
-    sum_floats<Format>(t, range, panel, sums);
+    sum_tiles<Format>(t, range, panel, sums);
   }
   with_type(t.type, [&]<typename T>(T*) {
     for (int64_t m = m0; m < m1; m += kFloatTile) {

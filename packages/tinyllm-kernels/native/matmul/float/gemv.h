@@ -95,7 +95,7 @@ void multiply_quantized_rows(const LinearTask& t, int64_t n, int64_t rows, int64
 // Computes a part: rows of w times all rows of x. It takes W rows of w at a time, so that
 // kFloatTokens rows of x stay in the first-level cache.
 template <typename Format>
-void multiply_float_rows(const LinearTask& t, const LinearRange& range) {
+void float_gemv(const LinearTask& t, const LinearRange& range) {
   [[maybe_unused]] const PrefetchDistances ahead = row_distances();
   for (int64_t first = range.first_row; first < range.last_row; first += W) {
     const int64_t last = std::min(first + W, range.last_row);

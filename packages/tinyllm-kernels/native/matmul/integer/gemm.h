@@ -18,14 +18,14 @@ namespace tinyllm::TINYLLM_ISA {
 inline constexpr int kTileVectors = kIntegerTile / W;
 
 // Rows of w whose sums stay in registers. With two vectors of tokens the sums take W registers.
-inline constexpr int kIntegerTileRows = W / 2;
+inline constexpr int kIntegerMicroRows = W / 2;
 
 // Columns that are multiplied at once. These columns of a tile of x and of W rows of w stay in the
 // first-level cache.
 inline constexpr int kBlockColumns = 4096 / W;
 
-// A block: some groups of W interleaved rows of w, unpacked. A row of each array has W numbers, one
-// for each row of w.
+// A block: some groups of W interleaved rows of w, packed as pairs of 16 bits. A row of each array
+// has W numbers, one for each row of w.
 struct IntegerBlock {
   // `memory` has `floats(w)` floats.
   IntegerBlock(const Weights& w, float* memory)
@@ -38,9 +38,9 @@ struct IntegerBlock {
     return (kBlockColumns / 2 + 2 * groups_of_block(w)) * W;
   }
 
-  // Unpacks groups `first` to `last` of the rows from `row` on.
+  // Packs groups `first` to `last` of the rows from `row` on.
   template <Codes C, typename T>
-  void unpack(const Weights& w, int64_t row, int64_t first, int64_t last) {
+  void pack(const Weights& w, int64_t row, int64_t first, int64_t last) {
     const int64_t words = w.columns / kCodesPerWord<kBits<C>>;
     const int64_t group_words = w.group / kCodesPerWord<kBits<C>>;
     const auto* codes = static_cast<const uint32_t*>(w.data) + row * words + first * group_words * W;
@@ -71,21 +71,21 @@ struct IntegerTile {
   const float *scales, *group_sums;
 };
 
-// Multiplies kIntegerTileRows rows of a block, from `row` on, by a tile of tokens. Adds to `sums`,
-// which has kIntegerTile numbers for each row of w.
-inline void multiply_integer_tile(const IntegerBlock& block, IntegerTile tile, int row,
-                                  int64_t groups, int group_pairs, float* sums) {
+// The micro-kernel: multiplies kIntegerMicroRows rows of a block, from `row` on, by a tile of
+// tokens. Adds to `sums`, which has kIntegerTile numbers for each row of w.
+inline void integer_micro_kernel(const IntegerBlock& block, IntegerTile tile, int row,
+                                 int64_t groups, int group_pairs, float* sums) {
   constexpr int V = kTileVectors;
   const uint32_t *w = block.pairs + row, *x = tile.pairs;
   for (int64_t g = 0; g < groups; ++g) {
-    Ints products[kIntegerTileRows][V] = {};
+    Ints products[kIntegerMicroRows][V] = {};
 #pragma GCC unroll 4
     for (int p = 0; p < group_pairs; ++p, w += W, x += kIntegerTile) {
       Words tokens[V];
 #pragma GCC unroll 2
       for (int v = 0; v < V; ++v) std::memcpy(&tokens[v], x + v * W, sizeof tokens[v]);
 #pragma GCC unroll 8
-      for (int n = 0; n < kIntegerTileRows; ++n) {
+      for (int n = 0; n < kIntegerMicroRows; ++n) {
 #pragma GCC unroll 2
         for (int v = 0; v < V; ++v) {
           products[n][v] = add_products(products[n][v], tokens[v], Words{} + w[n]);
@@ -98,7 +98,7 @@ inline void multiply_integer_tile(const IntegerBlock& block, IntegerTile tile, i
       const int64_t index = g * kIntegerTile + v * W;
       const Floats x_scales = load(tile.scales + index), x_sums = load(tile.group_sums + index);
 #pragma GCC unroll 8
-      for (int n = 0; n < kIntegerTileRows; ++n) {
+      for (int n = 0; n < kIntegerMicroRows; ++n) {
         float* at = sums + n * kIntegerTile + v * W;
         Floats total = load(at);
         total += __builtin_convertvector(products[n][v], Floats) * (x_scales * scales[n]);
@@ -136,7 +136,7 @@ void multiply_integer_panel(const LinearTask& t, const LinearRange& range, int64
   std::fill_n(scratch.sums, IntegerScratch::tiled(tokens) * W, 0.0f);
   for (int64_t g = 0; g < groups; g += block_groups) {
     const int64_t end = std::min(g + block_groups, groups);
-    scratch.block.template unpack<C, T>(w, first, g, end);
+    scratch.block.template pack<C, T>(w, first, g, end);
     for (int64_t m = range.first_token; m < range.last_token; m += kIntegerTile) {
       const IntegerTile tile{
           .pairs = reinterpret_cast<const uint32_t*>(t.x_integers) + m * (w.columns / 2) +
@@ -144,9 +144,9 @@ void multiply_integer_panel(const LinearTask& t, const LinearRange& range, int64
           .scales = t.x_scales + m * groups + g * kIntegerTile,
           .group_sums = t.x_group_sums + m * groups + g * kIntegerTile,
       };
-      for (int row = 0; row < W; row += kIntegerTileRows) {
-        multiply_integer_tile(scratch.block, tile, row, end - g, w.group / 2,
-                              scratch.sums + (m - range.first_token) * W + row * kIntegerTile);
+      for (int row = 0; row < W; row += kIntegerMicroRows) {
+        integer_micro_kernel(scratch.block, tile, row, end - g, w.group / 2,
+                             scratch.sums + (m - range.first_token) * W + row * kIntegerTile);
       }
     }
   }
@@ -162,7 +162,7 @@ void multiply_integer_panel(const LinearTask& t, const LinearRange& range, int64
 
 // Computes a part, whose tokens are whole tiles except the last.
 template <Codes C, typename T>
-void multiply_integer_tiles(const LinearTask& t, const LinearRange& range, float* memory) {
+void integer_gemm(const LinearTask& t, const LinearRange& range, float* memory) {
   IntegerScratch scratch(*t.w, t.part_tokens, memory);
   for (int64_t first = range.first_row; first < range.last_row; first += W) {
     const int64_t rows = std::min<int64_t>(W, range.last_row - first);

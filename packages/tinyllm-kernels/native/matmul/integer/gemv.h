@@ -23,8 +23,8 @@ namespace tinyllm::TINYLLM_ISA {
 // Multiplies W interleaved rows of w from `first` on, of which `rows` exist, by M rows of x from
 // `token` on. T is the type of the scales. The order of each sum is independent of M.
 template <Codes C, typename T, int M, typename Prefetch>
-void multiply_in_integers(const LinearTask& t, const Weights& w, int64_t token, int64_t first,
-                          int64_t rows, Prefetch prefetch) {
+void integer_gemv_rows(const LinearTask& t, const Weights& w, int64_t token, int64_t first,
+                       int64_t rows, Prefetch prefetch) {
   constexpr int kCodes = kCodesPerWord<kBits<C>>;  // in a word
   constexpr int kWordsOfLine = Prefetch::kWordsOfLine;
   const int64_t columns = w.columns, groups = columns / w.group;
@@ -69,7 +69,7 @@ void multiply_in_integers(const LinearTask& t, const Weights& w, int64_t token, 
 // Computes a part, W rows of w at a time, so that they are still in the cache for the next rows of
 // x. `scratch` has memory for W interleaved rows, used if w is plain.
 template <Codes C, typename T>
-void multiply_integer_rows(const LinearTask& t, const LinearRange& range, float* scratch) {
+void integer_gemv(const LinearTask& t, const LinearRange& range, float* scratch) {
   const PrefetchDistances distances = code_distances();
   for (int64_t first = range.first_row; first < range.last_row; first += W) {
     const int64_t rows = std::min<int64_t>(W, range.last_row - first);
@@ -82,11 +82,10 @@ void multiply_integer_rows(const LinearTask& t, const LinearRange& range, float*
         // save.
         if constexpr (M < 8) {
           if (distances.far) {
-            return multiply_in_integers<C, T, M>(t, w, m, first, rows,
-                                                 TwoStepPrefetch{{}, distances});
+            return integer_gemv_rows<C, T, M>(t, w, m, first, rows, TwoStepPrefetch{{}, distances});
           }
         }
-        multiply_in_integers<C, T, M>(t, w, m, first, rows, OneStepPrefetch());
+        integer_gemv_rows<C, T, M>(t, w, m, first, rows, OneStepPrefetch());
       });
     }
   }

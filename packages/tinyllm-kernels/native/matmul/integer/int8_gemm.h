@@ -15,7 +15,7 @@
 namespace tinyllm::TINYLLM_ISA {
 
 // Panels that are multiplied at once.
-inline constexpr int kBlockPanels = 2;
+inline constexpr int kMicroPanels = 2;
 
 // Columns of a block, at most. They stay in the first-level cache, with the same columns of a tile
 // of x.
@@ -30,7 +30,7 @@ inline bool uses_int8_gemm(const Weights& w, int64_t rows) {
 }
 
 // Floats of memory for the results of a part.
-inline int64_t int8_gemm_floats(const LinearTask& t) { return kBlockPanels * W * t.part_tokens; }
+inline int64_t int8_gemm_floats(const LinearTask& t) { return kMicroPanels * W * t.part_tokens; }
 
 // Codes of consecutive panels, from some group on.
 struct PanelCodes {
@@ -47,13 +47,13 @@ struct PanelCodes {
   }
 };
 
-// Some groups of P panels, unpacked.
+// Some groups of P panels, unpacked to bytes.
 template <Codes C, int P>
 struct CodeBlock {
-  // Unpacks `count` groups from `group` on of the panels from row `first` on. `from` has their
+  // Packs `count` groups from `group` on of the panels from row `first` on. `from` has their
   // codes. T is the type of the scales.
   template <typename T>
-  void unpack(const Weights& w, PanelCodes from, int64_t first, int64_t group, int64_t count) {
+  void pack(const Weights& w, PanelCodes from, int64_t first, int64_t group, int64_t count) {
     groups = count;
     group_words = from.group_bytes / sizeof(Words);
     for (int p = 0; p < P; ++p) {
@@ -70,14 +70,14 @@ struct CodeBlock {
     }
   }
 
-  // Adds the products with M rows of x to `results`, which has P * W numbers for each row. A tile
-  // of x has `tile` rows. Prefetches `next` unless it is null, a group at a time: one burst would
-  // stall on memory.
+  // The micro-kernel: adds the products with M rows of x to `results`, which has P * W numbers for
+  // each row. A tile of x has `tile` rows. Prefetches `next` unless it is null, a group at a time:
+  // one burst would stall on memory.
   //
   // Not inlined, because GCC would keep the sums in memory, which takes 1.6 times as long.
   template <int M>
-  [[gnu::noinline]] void multiply(const int8_t* x, const float* scales, const float* group_sums,
-                                  int64_t tile, float* results, const PanelCodes* next) const {
+  [[gnu::noinline]] void micro_kernel(const int8_t* x, const float* scales, const float* group_sums,
+                                      int64_t tile, float* results, const PanelCodes* next) const {
     const int64_t stride = 4 * tile;  // bytes from a word to the next of the same row
     const auto* word = codes;
     for (int64_t g = 0; g < groups; ++g, scales += tile, group_sums += tile) {
@@ -132,7 +132,7 @@ void multiply_panels(const LinearTask& t, const LinearRange& range, const Weight
   CodeBlock<C, P> block;
   for (int64_t g = 0; g < groups; g += block_groups) {
     const int64_t count = std::min(block_groups, groups - g);
-    block.template unpack<T>(w, codes, first, g, count);
+    block.template pack<T>(w, codes, first, g, count);
     codes.at += count * codes.group_bytes;
     PanelCodes next = codes;
     if (g + count == groups) next.at += (P - 1) * codes.panel_bytes;  // of the next panels
@@ -144,8 +144,8 @@ void multiply_panels(const LinearTask& t, const LinearRange& range, const Weight
       const float *scales = t.x_scales + at, *group_sums = t.x_group_sums + at;
       for (int64_t row = 0; row < tile; row += kInt8MicroTokens, prefetched = nullptr) {
         with_constant<kInt8MicroTokens>(tile - row, [&]<int M>() {
-          block.template multiply<M>(x + 4 * row, scales + row, group_sums + row, tile,
-                                     tile_results + row * P * W, prefetched);
+          block.template micro_kernel<M>(x + 4 * row, scales + row, group_sums + row, tile,
+                                         tile_results + row * P * W, prefetched);
         });
       }
       tile_results += tile * P * W;
@@ -171,9 +171,9 @@ template <Codes C, typename T>
 void int8_gemm(const LinearTask& t, const LinearRange& range, float* scratch) {
   int64_t first = range.first_row;
   if (t.w->interleaved) {
-    constexpr int kRows = kBlockPanels * W;
+    constexpr int kRows = kMicroPanels * W;
     for (; first + kRows <= range.last_row; first += kRows) {
-      multiply_panels<C, T, kBlockPanels>(t, range, *t.w, first, kRows, scratch);
+      multiply_panels<C, T, kMicroPanels>(t, range, *t.w, first, kRows, scratch);
     }
   }
   for (; first < range.last_row; first += W) {
