@@ -1,6 +1,6 @@
 // A benchmark of all products of a pass without MLX or Python: 28 layers of Qwen3-0.6B's shape and
 // its head, with weights from memory. It prints milliseconds for some numbers of rows of x, and the
-// part of them that brings x into the forms that kernels read. `run.sh` builds it. Its arguments
+// part of them that brings x into the layouts that kernels read. `run.sh` builds it. Its arguments
 // are the bits of a code (16 for dense weights in bfloat16), the columns of a group, `decode` or
 // `prefill`, and `int8` for x in int8. A prompt has one row of the head.
 //
@@ -137,12 +137,12 @@ void run_products(const std::vector<Layer>& layers, const Matrix& head, Tokens& 
   multiply(kernels, {{&last, &head.w, nullptr, nullptr, y}});
 }
 
-// Makes the forms of x that `run_products` needs.
-void make_forms(const Layer& layer, Tokens& tokens) {
+// Makes the layouts of x that `run_products` needs.
+void make_layouts(const Layer& layer, Tokens& tokens) {
   for (int i = 0; i < kLayers; ++i) {
     for (const Matrix* w : {&layer.q, &layer.o, &layer.gate, &layer.down}) {
       LinearTask task{.w = &w->w};
-      tokens.operand(w->w.columns).fill(task);
+      tokens.operand(w->w.columns).set_x(task);
     }
   }
 }
@@ -173,22 +173,22 @@ int main(int count, char** arguments) {
   const std::vector<int>& row_counts = is_prompt ? kPrefillRows : kDecodeRows;
   std::vector<Tokens> tokens;
   for (int rows : row_counts) tokens.emplace_back(rows, is_prompt ? Phase::prefill : Phase::decode);
-  std::vector<std::vector<double>> products(tokens.size()), forms(tokens.size());
+  std::vector<std::vector<double>> products(tokens.size()), layouts(tokens.size());
   for (int pass = 0; pass < 10; ++pass) {
     for (size_t i = 0; i < tokens.size(); ++i) {
       const double begin = now();
       run_products(layers, head, tokens[i]);
       const double middle = now();
-      make_forms(layers[0], tokens[i]);
+      make_layouts(layers[0], tokens[i]);
       if (pass == 0) continue;
       products[i].push_back(middle - begin);
-      forms[i].push_back(now() - middle);
+      layouts[i].push_back(now() - middle);
     }
   }
   std::printf("%s, %d threads, %d bits, groups of %d%s\n", kernels.name,
               ThreadPool::shared().threads(), bits, group, int8 ? ", x in int8" : "");
-  std::printf("rows  products, ms  of these forms of x, ms\n");
+  std::printf("rows  products, ms  of these layouts of x, ms\n");
   for (size_t i = 0; i < tokens.size(); ++i) {
-    std::printf("%4d  %12.2f  %23.2f\n", row_counts[i], median(products[i]), median(forms[i]));
+    std::printf("%4d  %12.2f  %23.2f\n", row_counts[i], median(products[i]), median(layouts[i]));
   }
 }

@@ -13,7 +13,7 @@ namespace {
 
 // True if products of this phase round x to 8 bits. Those that read rows of x do not.
 bool uses_int8_activations(const KernelTable& kernels, const Weights& w, Type type, Phase phase) {
-  const bool reads_rows = phase == Phase::prefill && kernels.linear_reads_rows(type);
+  const bool reads_rows = phase == Phase::prefill && kernels.linear_reads_x_unpacked(type);
   return kernels.linear_uses_int8_activations(w) && !reads_rows;
 }
 
@@ -161,7 +161,7 @@ void check_linear(const KernelTable& kernels, Type type) {
   check_dense(kernels, type, 33, 37, Phase::prefill, {2, 33});
   // More bytes of x than a matrix unit keeps in a cache, with too few panels of w for two threads
   // and with enough.
-  if (kernels.linear_reads_rows(type)) {
+  if (kernels.linear_reads_x_unpacked(type)) {
     check_dense(kernels, type, 33, 8192, Phase::prefill, {110});
     const Matrix wide(64, 8192, 4, 64, type);
     check_product(kernels, wide.interleaved(16).w, wide.numbers(), type, Phase::prefill, 80);

@@ -12,7 +12,7 @@ namespace tinyllm::TINYLLM_ISA {
   KERNEL(linear_uses_int8_activations) \
   KERNEL(linear_quantize_x)            \
   KERNEL(linear_interleaved_rows)      \
-  KERNEL(linear_reads_rows)            \
+  KERNEL(linear_reads_x_unpacked)      \
   KERNEL(linear_packs_x)               \
   KERNEL(linear_packed_words)          \
   KERNEL(linear_pack_x)                \

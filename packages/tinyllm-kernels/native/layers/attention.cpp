@@ -135,8 +135,8 @@ void run(const KernelTable& kernels, const ProjectTask& t) {
   const float* table = (t.rope_table ? *t.rope_table : own).get(kernels, t.positions, t.rope);
   const NormAndRope queries{t, kernels, q, q_stride, t.q_norm, t.to_q, table};
   const NormAndRope keys{t, kernels, k.get(), k_stride, t.k_norm, t.to_k, table};
-  const ColumnBlocks query_heads{t.dim, queries}, key_heads{t.dim, keys};
-  const ColumnBlocks value_heads{t.dim, CopyValues{t, v.get(), v_stride}};
+  const Epilogue query_heads{t.dim, queries}, key_heads{t.dim, keys};
+  const Epilogue value_heads{t.dim, CopyValues{t, v.get(), v_stride}};
   std::vector<Product> products = {
       {&operand, &t.q, t.q_bias, nullptr, q, q_stride, &query_heads},
       {&operand, &t.k, t.k_bias, nullptr, k.get(), k_stride, &key_heads},

@@ -14,13 +14,13 @@ namespace tinyllm::TINYLLM_ISA {
 void int8_part(const LinearTask& t, const LinearRange& range, float* scratch) {
   with_codes(*t.w, [&]<Codes C, typename T>() {
 #if defined(TINYLLM_AMX)
-    if (uses_amx_int8(*t.w, t.phase, t.rows)) {
+    if (uses_amx_int8(*t.w, t.phase, t.tokens)) {
       return amx_integer_gemm<C, 1>(t, range, scratch);
     }
 #endif
 #if defined(TINYLLM_INT8_GEMM)
     if constexpr (kBits<C> == 4) {  // see avx2.h
-      if (uses_int8_gemm(*t.w, t.rows)) return int8_gemm<C, T>(t, range, scratch);
+      if (uses_int8_gemm(*t.w, t.tokens)) return int8_gemm<C, T>(t, range, scratch);
       int8_gemv<C, T>(t, range, scratch);
     }
 #else

@@ -7,7 +7,7 @@
 // Integer kernels read W interleaved rows, one in each lane. A model's weights are interleaved
 // permanently when it is loaded (`prepare` of the backend). Memory is then read sequentially. Other
 // weights are interleaved part by part, before each product. For kernels that read plain rows,
-// interleaved rows are separated. The number of interleaved rows may be the W of another
+// interleaved rows are deinterleaved. The number of interleaved rows may be the W of another
 // instruction set.
 #pragma once
 
@@ -87,8 +87,8 @@ inline Weights interleave_rows(const Weights& w, int64_t first, int64_t rows, fl
   return copy.weights;
 }
 
-// Separates `count` interleaved rows from `codes` on. Writes plain rows of `words` words.
-inline void separate_codes(const uint32_t* codes, int64_t count, int64_t words, uint32_t* to) {
+// Deinterleaves `count` rows from `codes` on. Writes plain rows of `words` words.
+inline void deinterleave_codes(const uint32_t* codes, int64_t count, int64_t words, uint32_t* to) {
   if (count != W) {
     for (int64_t k = 0; k < words * count; ++k) to[k % count * words + k / count] = codes[k];
     return;
@@ -101,8 +101,8 @@ inline void separate_codes(const uint32_t* codes, int64_t count, int64_t words, 
   }
 }
 
-// Separates interleaved rows `first` to `last` of w. `memory` has `separate_rows_floats` floats.
-inline Weights separate_rows(const Weights& w, int64_t first, int64_t last, float* memory) {
+// Deinterleaves rows `first` to `last` of w. `memory` has `deinterleave_floats` floats.
+inline Weights deinterleave_rows(const Weights& w, int64_t first, int64_t last, float* memory) {
   const RowSizes sizes(w);
   const int64_t group_rows = w.interleaved;
   const int64_t begin = first / group_rows * group_rows;
@@ -110,8 +110,8 @@ inline Weights separate_rows(const Weights& w, int64_t first, int64_t last, floa
   RowsCopy copy(w, begin, end - begin, 0, memory);
   const auto* codes = static_cast<const uint32_t*>(w.data);
   for (int64_t n = begin; n < end; n += group_rows) {
-    separate_codes(codes + n * sizes.words, group_rows, sizes.words,
-                   copy.codes + (n - begin) * sizes.words);
+    deinterleave_codes(codes + n * sizes.words, group_rows, sizes.words,
+                       copy.codes + (n - begin) * sizes.words);
   }
   copy.copy_affines(w, [&](const auto* from, auto* to) {
     from += begin * sizes.groups, to += begin * sizes.groups;
@@ -125,8 +125,8 @@ inline Weights separate_rows(const Weights& w, int64_t first, int64_t last, floa
   return copy.weights;
 }
 
-// Floats of memory for `separate_rows` of any `rows` consecutive rows.
-inline int64_t separate_rows_floats(const Weights& w, int64_t rows) {
+// Floats of memory for `deinterleave_rows` of any `rows` consecutive rows.
+inline int64_t deinterleave_floats(const Weights& w, int64_t rows) {
   const int64_t group_rows = w.interleaved;
   return RowSizes(w).floats((rows + group_rows - 2) / group_rows * group_rows + group_rows);
 }

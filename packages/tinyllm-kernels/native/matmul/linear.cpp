@@ -38,7 +38,7 @@ constexpr int64_t kTokenRangeBytes = 384 << 10;
 
 // Tokens of a part, a multiple of 32 unless x has fewer rows.
 int64_t tokens_for_cache(const LinearTask& t, int64_t token_bytes) {
-  return std::min(std::max<int64_t>(kTokenRangeBytes / token_bytes / 32 * 32, 32), t.rows);
+  return std::min(std::max<int64_t>(kTokenRangeBytes / token_bytes / 32 * 32, 32), t.tokens);
 }
 
 // True if packed x of this type is in pairs of bfloat16. Otherwise it is in floats.
@@ -59,9 +59,9 @@ constexpr bool kPairsReadInterleaved = true;
 constexpr bool kPairsReadInterleaved = false;
 #endif
 
-// True if the kernel of the task reads w in its layout. Otherwise rows are separated first.
+// True if the kernel of the task reads w in its layout. Otherwise rows are deinterleaved first.
 bool reads_layout(const LinearTask& t) {
-  if (!t.w->interleaved || t.x_rows) return true;
+  if (!t.w->interleaved || t.x_unpacked) return true;
   return t.w->interleaved == W && (t.x_integers || (has_pairs(t) && kPairsReadInterleaved));
 }
 
@@ -70,12 +70,12 @@ bool reads_layout(const LinearTask& t) {
 int64_t integer_scratch(const LinearTask& t) {
   const int64_t interleaved = t.w->interleaved == W ? 0 : RowSizes(*t.w).floats(W);
 #if defined(TINYLLM_INTEGER_GEMM)
-  if (uses_integer_gemm(t.phase, t.rows) && !uses_int8_activations(*t.w)) {
+  if (uses_integer_gemm(t.phase, t.tokens) && !uses_int8_activations(*t.w)) {
     return interleaved + IntegerScratch::floats(*t.w, t.part_tokens);
   }
 #endif
 #if defined(TINYLLM_INT8_GEMM)
-  if (uses_int8_gemm(*t.w, t.rows)) return interleaved + int8_gemm_floats(t);
+  if (uses_int8_gemm(*t.w, t.tokens)) return interleaved + int8_gemm_floats(t);
 #endif
   return interleaved;
 }
@@ -114,7 +114,7 @@ int linear_interleaved_rows([[maybe_unused]] const Weights& w) {
 #endif
 }
 
-bool linear_reads_rows([[maybe_unused]] Type type) {
+bool linear_reads_x_unpacked([[maybe_unused]] Type type) {
 #if defined(TINYLLM_AMX)
   return type == Type::bfloat16;
 #else
@@ -160,7 +160,7 @@ void linear_quantize_x([[maybe_unused]] const XRange& range, [[maybe_unused]] Ph
 // Decode and integer products have many small parts.
 void linear_plan(LinearTask& t, int threads) {
 #if defined(TINYLLM_AMX)
-  if (t.x_rows) return plan_bfloat16(t, threads);
+  if (t.x_unpacked) return plan_bfloat16(t, threads);
 #elif defined(TINYLLM_PACKED_BFLOAT16)
   if (has_pairs(t)) return plan_bfloat16(t, threads);
 #endif
@@ -168,58 +168,58 @@ void linear_plan(LinearTask& t, int threads) {
     int64_t parts = kPartsPerThread * threads;
 #if defined(TINYLLM_AMX)
     // With tiles a part begins by filling a pipeline, so parts are larger.
-    if (t.x_integers && uses_amx_int8(*t.w, t.phase, t.rows)) parts /= 4;
+    if (t.x_integers && uses_amx_int8(*t.w, t.phase, t.tokens)) parts /= 4;
 #endif
     int64_t unit = W;
 #if defined(TINYLLM_INT8_GEMM)
-    if (t.x_integers && uses_int8_gemm(*t.w, t.rows)) unit = kMicroPanels * W;
+    if (t.x_integers && uses_int8_gemm(*t.w, t.tokens)) unit = kMicroPanels * W;
 #endif
     t.part_rows = ceil_div(ceil_div(t.w->rows, parts), unit) * unit;
-    t.part_tokens = t.x_integers ? tokens_for_cache(t, 2 * t.w->columns) : t.rows;
+    t.part_tokens = t.x_integers ? tokens_for_cache(t, 2 * t.w->columns) : t.tokens;
   } else {
     plan_floats(t, threads);
   }
 }
 
 int64_t linear_part_count(const LinearTask& t) {
-  return ceil_div(t.w->rows, t.part_rows) * ceil_div(t.rows, t.part_tokens);
+  return ceil_div(t.w->rows, t.part_rows) * ceil_div(t.tokens, t.part_tokens);
 }
 
 LinearRange linear_part_range(const LinearTask& t, int64_t part) {
   const int64_t row_ranges = ceil_div(t.w->rows, t.part_rows);
   const int64_t token = part / row_ranges * t.part_tokens, row = part % row_ranges * t.part_rows;
-  return {token, std::min(token + t.part_tokens, t.rows), row,
+  return {token, std::min(token + t.part_tokens, t.tokens), row,
           std::min<int64_t>(row + t.part_rows, t.w->rows)};
 }
 
 int64_t linear_scratch(const LinearTask& t) {
-  const int64_t separated = reads_layout(t) ? 0 : separate_rows_floats(*t.w, t.part_rows);
+  const int64_t deinterleaved = reads_layout(t) ? 0 : deinterleave_floats(*t.w, t.part_rows);
 #if defined(TINYLLM_INTEGERS)
-  if (t.x_integers) return separated + integer_scratch(t);
+  if (t.x_integers) return deinterleaved + integer_scratch(t);
 #endif
 #if defined(TINYLLM_AMX)
-  if (t.x_rows) return bfloat16_scratch(t);
+  if (t.x_unpacked) return bfloat16_scratch(t);
 #elif defined(TINYLLM_PACKED_BFLOAT16)
-  if (has_pairs(t)) return separated + bfloat16_scratch(t);
+  if (has_pairs(t)) return deinterleaved + bfloat16_scratch(t);
 #endif
-  if (t.phase == Phase::decode) return separated;
-  return separated + float_scratch(t);
+  if (t.phase == Phase::decode) return deinterleaved;
+  return deinterleaved + float_scratch(t);
 }
 
 void linear_part(const LinearTask& t, int64_t part, float* scratch) {
   const LinearRange range = linear_part_range(t, part);
 #if defined(TINYLLM_AMX)
-  if (t.x_rows) return bfloat16_gemm(t, range, scratch);
+  if (t.x_unpacked) return bfloat16_gemm(t, range, scratch);
 #endif
   Weights w = *t.w;
   LinearTask task = t;
   task.w = &w;
   if (!reads_layout(t)) {
-    w = separate_rows(*t.w, range.first_row, range.last_row, scratch);
-    scratch += separate_rows_floats(*t.w, t.part_rows);
+    w = deinterleave_rows(*t.w, range.first_row, range.last_row, scratch);
+    scratch += deinterleave_floats(*t.w, t.part_rows);
   }
 #if defined(TINYLLM_BFLOAT16_GEMV)
-  if (has_pairs(t) && uses_bfloat16_gemv(w, t.rows)) {
+  if (has_pairs(t) && uses_bfloat16_gemv(w, t.tokens)) {
     return with_codes(w, [&]<Codes C, typename T>() { bfloat16_gemv<C, T>(t, range); });
   }
 #endif
@@ -238,12 +238,13 @@ void linear_part(const LinearTask& t, int64_t part, float* scratch) {
 void embedding_rows(const Weights& w, const int32_t* ids, int64_t first, int64_t last, void* y,
                     Type type) {
   const FloatBuffer row(w.columns);
-  const FloatBuffer separated(w.interleaved ? separate_rows_floats(w, 1) : 0);
+  const FloatBuffer deinterleaved(w.interleaved ? deinterleave_floats(w, 1) : 0);
   with_format(w, [&]<typename Format>() {
     with_type(type, [&]<typename T>(T*) {
       for (int64_t n = first; n < last; ++n) {
         const uint32_t id = std::min<uint32_t>(ids[n], w.rows - 1);
-        const Weights plain = w.interleaved ? separate_rows(w, id, id + 1, separated.get()) : w;
+        const Weights plain =
+            w.interleaved ? deinterleave_rows(w, id, id + 1, deinterleaved.get()) : w;
         dequantize_row<Format>(plain, id, 0, w.columns, row.get());
         T* to = static_cast<T*>(y) + n * w.columns;
         for (int k = 0; k < w.columns; ++k) to[k] = from_float<T>(row.get()[k]);

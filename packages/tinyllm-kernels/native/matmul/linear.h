@@ -33,18 +33,19 @@ inline constexpr int kTokenTile = 32;
 // A product. It points to memory of its caller. The caller sets `part_rows` and `part_tokens` with
 // `linear_plan` and then computes all parts, in any order and on any threads.
 struct LinearTask {
-  // x in one or several of its forms. `Operand` (layers/) makes the forms that the kernels use.
+  // x in one or several layouts. `Operand` (layers/) makes the layouts that the kernels read.
   const float* x = nullptr;             // M K, for decode in floats
   const float* x_group_sums = nullptr;  // M K/group: sums of x over each quantization group of w
   const int8_t* x_integers = nullptr;   // see `QuantizedX`; null if x is not quantized
   const float* x_scales = nullptr;      // see `QuantizedX`
   const uint32_t* x_packed = nullptr;  // for prefill, tiles of tokens: pairs of bfloat16, or floats
-  const BFloat16* x_rows = nullptr;     // M K where it lies, K a multiple of 32; null if not used
-  int64_t x_stride = 0;                 // numbers from a row of x_rows to the next
-  int64_t rows = 0;                     // M
+  // M K as it lies in memory, K a multiple of 32, or null if not used
+  const BFloat16* x_unpacked = nullptr;
+  int64_t x_stride = 0;  // numbers from a row of x_unpacked to the next
+  int64_t tokens = 0;    // M, the rows of x
   Phase phase{};
   const Weights* w = nullptr;      // N K
-  // N K, in the format of w: y = silu(x w^T) * (x up^T); only with x_rows
+  // N K, in the format of w: y = silu(x w^T) * (x up^T); only with x_unpacked
   const Weights* up = nullptr;
   const void* bias = nullptr;      // N of `type`, or null
   const void* residual = nullptr;  // M N of `type`, or null
@@ -62,14 +63,15 @@ struct QuantizedX {
   int8_t* integers;   // M K 2: two bytes for each number
   float* scales;      // M K/group
   float* group_sums;  // M K/group: sums of x, not quantized
-  int64_t rows;       // M
+  int64_t tokens;     // M
 };
 
-// Some groups of some rows of x. The first number is `x[0]`, the first one of the next row `x[stride]`.
+// Some groups of some rows (tokens) of x. The first number is `x[0]`, the first one of the next row
+// `x[stride]`.
 struct XRange {
   const float* x;
   int64_t stride;
-  int64_t first_row, last_row;
+  int64_t first_token, last_token;
   int64_t first_group, last_group;  // of quantization
 };
 
@@ -94,7 +96,7 @@ inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // rows for `parts` parts.
 inline int64_t divided_tokens(const LinearTask& t, int64_t parts) {
   const int64_t token_ranges = ceil_div(parts, ceil_div(t.w->rows, t.part_rows));
-  const int64_t tiles = ceil_div(t.rows, kTokenTile);
+  const int64_t tiles = ceil_div(t.tokens, kTokenTile);
   return (tiles > token_ranges ? ceil_div(tiles, token_ranges) : 1) * kTokenTile;
 }
 

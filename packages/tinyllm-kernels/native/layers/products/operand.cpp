@@ -13,10 +13,11 @@ constexpr int64_t kStepColumns = 32;
 
 }  // namespace
 
-void Operand::fill(LinearTask& task) {
+void Operand::set_x(LinearTask& task) {
   const Weights& w = *task.w;
   task.phase = phase_;
-  if (phase_ == Phase::prefill && kernels_.linear_reads_rows(type_)) return fill_rows(task);
+  if (phase_ == Phase::prefill && kernels_.linear_reads_x_unpacked(type_))
+    return set_unpacked_x(task);
   if (phase_ == Phase::prefill && kernels_.linear_packs_x(w, type_)) {
     task.x_packed = packed();
     return;
@@ -24,16 +25,16 @@ void Operand::fill(LinearTask& task) {
   const bool in_integers = kernels_.linear_uses_integers(w, type_);
   if (!in_integers) task.x = floats();
   if (in_integers || w.mode == Mode::affine) {
-    const GroupedForm& form = grouped(w, in_integers ? w.bits : 0);
-    task.x_group_sums = form.sums.get();
-    task.x_integers = form.integers.get();
-    task.x_scales = form.scales.get();
+    const GroupedX& grouped = grouped_x(w, in_integers ? w.bits : 0);
+    task.x_group_sums = grouped.sums.get();
+    task.x_integers = grouped.integers.get();
+    task.x_scales = grouped.scales.get();
   }
 }
 
 // Rows that end within a step of columns are copied, with zeros behind them.
-void Operand::fill_rows(LinearTask& task) {
-  task.x_rows = static_cast<const BFloat16*>(x_);
+void Operand::set_unpacked_x(LinearTask& task) {
+  task.x_unpacked = static_cast<const BFloat16*>(x_);
   task.x_stride = stride_;
   if (columns_ % kStepColumns == 0) return;
   const int64_t stride = (columns_ + kStepColumns - 1) / kStepColumns * kStepColumns;
@@ -41,11 +42,11 @@ void Operand::fill_rows(LinearTask& task) {
     padded_ = aligned<BFloat16>(rows_ * stride);
     for (int64_t row = 0; row < rows_; ++row) {
       BFloat16* to = padded_.get() + row * stride;
-      std::copy_n(task.x_rows + row * stride_, columns_, to);
+      std::copy_n(task.x_unpacked + row * stride_, columns_, to);
       std::fill(to + columns_, to + stride, BFloat16{0});
     }
   }
-  task.x_rows = padded_.get();
+  task.x_unpacked = padded_.get();
   task.x_stride = stride;
 }
 
@@ -73,10 +74,10 @@ const float* Operand::floats() {
   return floats_.get();
 }
 
-const Operand::GroupedForm& Operand::grouped(const Weights& w, int bits) {
+const Operand::GroupedX& Operand::grouped_x(const Weights& w, int bits) {
   const bool is_int8 = bits && kernels_.linear_uses_int8_activations(w);
-  for (const GroupedForm& form : grouped_) {
-    if (form.group == w.group && form.bits == bits && form.is_int8 == is_int8) return form;
+  for (const GroupedX& known : grouped_) {
+    if (known.group == w.group && known.bits == bits && known.is_int8 == is_int8) return known;
   }
   const int64_t columns = columns_, groups = columns_ / w.group;
   const int64_t rows_per_tile = phase_ == Phase::prefill ? kTokenTile : 1;
@@ -84,20 +85,21 @@ const Operand::GroupedForm& Operand::grouped(const Weights& w, int bits) {
   const int64_t capacity = tiles * rows_per_tile;  // rows
   // Kernels read whole vectors, of up to 16 floats, beyond the last group.
   constexpr int64_t kPadding = 16;
-  GroupedForm form{w.group, bits, is_int8, aligned<float>(capacity * groups + kPadding), {}, {}};
+  GroupedX grouped{w.group, bits, is_int8, aligned<float>(capacity * groups + kPadding), {}, {}};
   if (bits) {
-    form.integers = aligned<int8_t>(2 * capacity * columns);
-    form.scales = aligned<float>(capacity * groups + kPadding);
+    grouped.integers = aligned<int8_t>(2 * capacity * columns);
+    grouped.scales = aligned<float>(capacity * groups + kPadding);
   }
   if (!bits) {
     const float* x = floats();
     parallel_for(rows_, columns, [&](int64_t first, int64_t last) {
       kernels_.group_sums(x + first * columns, (last - first) * groups, w.group,
-                          form.sums.get() + first * groups);
+                          grouped.sums.get() + first * groups);
     });
-    return grouped_.emplace_back(std::move(form));
+    return grouped_.emplace_back(std::move(grouped));
   }
-  const QuantizedX quantized{form.integers.get(), form.scales.get(), form.sums.get(), rows_};
+  const QuantizedX quantized{grouped.integers.get(), grouped.scales.get(), grouped.sums.get(),
+                             rows_};
   // To quantize a number takes some four times as long as to read it.
   constexpr int64_t kCost = 4;
   const bool converts = type_ != Type::float32;
@@ -118,7 +120,7 @@ const Operand::GroupedForm& Operand::grouped(const Weights& w, int bits) {
       quantize(w, {nullptr, 0, 0, rows_, first, last}, buffers[thread], quantized);
     });
   }
-  return grouped_.emplace_back(std::move(form));
+  return grouped_.emplace_back(std::move(grouped));
 }
 
 // Quantizes a range of x, whose numbers are in `buffer` if they have 16 bits.
@@ -128,11 +130,11 @@ void Operand::quantize(const Weights& w, XRange range, float* buffer, const Quan
   const auto row_of_x = [&](int64_t row) {
     return static_cast<const char*>(x_) + (row * columns_ + first_column) * size_of(type_);
   };
-  range.x = reinterpret_cast<const float*>(row_of_x(range.first_row));
+  range.x = reinterpret_cast<const float*>(row_of_x(range.first_token));
   range.stride = columns_;
   if (type_ != Type::float32) {
-    for (int64_t row = range.first_row; row < range.last_row; ++row) {
-      kernels_.to_floats(row_of_x(row), type_, buffer + (row - range.first_row) * width, width);
+    for (int64_t row = range.first_token; row < range.last_token; ++row) {
+      kernels_.to_floats(row_of_x(row), type_, buffer + (row - range.first_token) * width, width);
     }
     range.x = buffer, range.stride = width;
   }
@@ -143,7 +145,7 @@ void Operand::quantize(const Weights& w, XRange range, float* buffer, const Quan
 // would be a multiple of 1 KB apart get 64 bytes more if several rows are read together.
 int64_t row_stride(const KernelTable& kernels, Type type, Phase phase, int64_t columns) {
   constexpr int64_t kPadding = 32, kConflict = 512;  // numbers of 16 bits
-  if (phase == Phase::decode || !kernels.linear_reads_rows(type)) return columns;
+  if (phase == Phase::decode || !kernels.linear_reads_x_unpacked(type)) return columns;
   return columns % kConflict ? columns : columns + kPadding;
 }
 

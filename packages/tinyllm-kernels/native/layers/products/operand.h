@@ -1,4 +1,4 @@
-// The left operand of matrix products, in the forms that kernels multiply.
+// The left operand of matrix products, x, in the layouts that kernels read.
 #pragma once
 
 #include <vector>
@@ -8,9 +8,9 @@
 
 namespace tinyllm {
 
-// Rows of x `M K`. A kernel may need them as they are, as floats, in tiles of tokens, or as
-// integers with sums over quantization groups. Each form is computed at its first use and kept, so
-// that several products of the same x share it. `x` must outlive the operand.
+// Rows of x `M K`. A kernel reads them as they lie in memory, as floats, packed in tiles of tokens,
+// or as integers with sums over quantization groups. Each layout is made at its first use and kept,
+// so that several products of the same x share it. `x` must outlive the operand.
 class Operand {
  public:
   Operand(const KernelTable& kernels, const void* x, Type type, int64_t rows, int columns,
@@ -32,12 +32,12 @@ class Operand {
   int columns() const { return columns_; }
   Type type() const { return type_; }
 
-  // Sets the fields of `task` for x to the form that the product with `task.w` needs.
-  void fill(LinearTask& task);
+  // Sets the fields of `task` for x, in the layout that the product with `task.w` reads.
+  void set_x(LinearTask& task);
 
  private:
-  // The form for quantized weights with groups of `group` columns.
-  struct GroupedForm {
+  // x for quantized weights with groups of `group` columns.
+  struct GroupedX {
     int group, bits;              // bits is 0 if only the sums are needed
     bool is_int8;                 // true if x is quantized to int8
     Aligned<float> sums, scales;  // one for each group of each row
@@ -46,8 +46,8 @@ class Operand {
 
   const float* floats();
   const uint32_t* packed();
-  void fill_rows(LinearTask& task);
-  const GroupedForm& grouped(const Weights& w, int bits);
+  void set_unpacked_x(LinearTask& task);
+  const GroupedX& grouped_x(const Weights& w, int bits);
   void quantize(const Weights& w, XRange range, float* buffer, const QuantizedX& to);
 
   const KernelTable& kernels_;
@@ -60,7 +60,7 @@ class Operand {
   Aligned<float> floats_;
   Aligned<uint32_t> packed_;
   Aligned<BFloat16> padded_;
-  std::vector<GroupedForm> grouped_;
+  std::vector<GroupedX> grouped_;
 };
 
 // Numbers from one row to the next in memory for rows of `columns` numbers that are an operand.

@@ -13,14 +13,14 @@ namespace {
 
 LinearTask task_of(const KernelTable& kernels, const Product& product) {
   Operand& x = *product.x;
-  LinearTask task{.rows = x.rows(),
+  LinearTask task{.tokens = x.rows(),
                   .w = product.w,
                   .bias = product.bias,
                   .residual = product.residual,
                   .y = product.y,
                   .y_stride = product.y_stride ? product.y_stride : product.w->rows,
                   .type = x.type()};
-  x.fill(task);
+  x.set_x(task);
   kernels.linear_plan(task, ThreadPool::shared().threads());
   return task;
 }
@@ -113,35 +113,35 @@ void run_parts(const KernelTable& kernels, const std::vector<Task>& tasks, const
   pool.run(parts.total(), work, &next);
 }
 
-// Counts the columns of each block and range of tokens that are not computed yet.
-class BlockCounters {
+// Counts the columns of each column group and range of tokens that are not computed yet.
+class EpilogueCounters {
  public:
-  BlockCounters(const ColumnBlocks& blocks, const LinearTask& task)
-      : blocks_(blocks),
-        blocks_per_row_(task.w->rows / blocks.width),
+  EpilogueCounters(const Epilogue& epilogue, const LinearTask& task)
+      : epilogue_(epilogue),
+        groups_per_row_(task.w->rows / epilogue.width),
         part_tokens_(task.part_tokens),
-        columns_left_((task.rows + part_tokens_ - 1) / part_tokens_ * blocks_per_row_) {
-    for (std::atomic<int64_t>& left : columns_left_) left.store(blocks.width);
+        columns_left_((task.tokens + part_tokens_ - 1) / part_tokens_ * groups_per_row_) {
+    for (std::atomic<int64_t>& left : columns_left_) left.store(epilogue.width);
   }
 
-  // Processes the blocks that are complete with this part.
+  // Applies the epilogue to the column groups that are complete with this part.
   void add(const LinearRange& part) {
-    const int64_t width = blocks_.width;
+    const int64_t width = epilogue_.width;
     for (int64_t n = part.first_row; n < part.last_row;) {
-      const int64_t block = n / width, end = std::min(part.last_row, (block + 1) * width);
+      const int64_t group = n / width, end = std::min(part.last_row, (group + 1) * width);
       std::atomic<int64_t>& left =
-          columns_left_[part.first_token / part_tokens_ * blocks_per_row_ + block];
+          columns_left_[part.first_token / part_tokens_ * groups_per_row_ + group];
       // The thread that subtracts the last columns sees the results of the others.
       if (left.fetch_sub(end - n, std::memory_order_acq_rel) == end - n) {
-        blocks_.process(block, part.first_token, part.last_token);
+        epilogue_.apply(group, part.first_token, part.last_token);
       }
       n = end;
     }
   }
 
  private:
-  const ColumnBlocks& blocks_;
-  int64_t blocks_per_row_, part_tokens_;
+  const Epilogue& epilogue_;
+  int64_t groups_per_row_, part_tokens_;
   std::vector<std::atomic<int64_t>> columns_left_;
 };
 
@@ -163,13 +163,14 @@ void multiply_separately(const KernelTable& kernels, const GatedProduct& product
 
 void multiply(const KernelTable& kernels, const std::vector<Product>& products) {
   std::vector<LinearTask> tasks;
-  std::vector<std::unique_ptr<BlockCounters>> counters;
+  std::vector<std::unique_ptr<EpilogueCounters>> counters;
   Parts parts;
   int64_t floats = 0;
   for (const Product& product : products) {
     tasks.push_back(task_of(kernels, product));
-    counters.push_back(
-        product.blocks ? std::make_unique<BlockCounters>(*product.blocks, tasks.back()) : nullptr);
+    counters.push_back(product.epilogue
+                           ? std::make_unique<EpilogueCounters>(*product.epilogue, tasks.back())
+                           : nullptr);
     floats = std::max(floats, kernels.linear_scratch(tasks.back()));
     parts.add(kernels.linear_part_count(tasks.back()));
   }
@@ -189,7 +190,7 @@ void multiply_gated(const KernelTable& kernels, const std::vector<GatedProduct>&
     const Product gate{product.x, product.gate, nullptr, nullptr, product.y, product.y_stride};
     const Product up{product.x, product.up, nullptr, nullptr, product.up_scratch, product.y_stride};
     GatedTask task{task_of(kernels, gate), task_of(kernels, up)};
-    if (task.gate.x_rows && have_equal_formats(*product.gate, *product.up)) {
+    if (task.gate.x_unpacked && have_equal_formats(*product.gate, *product.up)) {
       task.gate.up = product.up;
       kernels.linear_plan(task.gate, ThreadPool::shared().threads());
     } else if (!task.have_equal_parts()) {

@@ -9,12 +9,12 @@
 
 namespace tinyllm {
 
-// Columns of y that are processed further as soon as all of them are computed, such as the features
-// of a head: they are still in a cache, and no thread waits.
-struct ColumnBlocks {
-  int64_t width;  // of a block; N is a multiple
-  // Called once for each block and range of tokens.
-  std::function<void(int64_t block, int64_t first_token, int64_t last_token)> process;
+// Work on groups of `width` columns of y, such as the features of a head, that begins as soon as
+// all columns of a group are computed: they are still in a cache, and no thread waits.
+struct Epilogue {
+  int64_t width;  // N is a multiple
+  // Called once for each group of columns and range of tokens.
+  std::function<void(int64_t column_group, int64_t first_token, int64_t last_token)> apply;
 };
 
 // y = x w^T + bias + residual, `M N`.
@@ -25,7 +25,7 @@ struct Product {
   const void* residual;  // M N, or null
   void* y;               // M N
   int64_t y_stride = 0;  // numbers from a row of y to the next, if not N
-  const ColumnBlocks* blocks = nullptr;  // of y, or null
+  const Epilogue* epilogue = nullptr;  // or null
 };
 
 // y = silu(x gate^T) * (x up^T), `M F`.

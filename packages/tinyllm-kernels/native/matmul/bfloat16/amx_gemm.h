@@ -72,8 +72,8 @@ inline void bfloat16_gemm(const LinearTask& t, const LinearRange& range, float* 
 // different speeds wait little for each other. Each part begins by filling a pipeline, which takes
 // longest beside a single tile of tokens.
 inline void plan_bfloat16(LinearTask& t, int64_t threads) {
-  const int64_t parts = threads * (t.rows <= kTokenTile ? 4 : 16);
-  const int64_t bytes = t.rows * steps_of(t) * kStepColumns * int64_t{sizeof(BFloat16)};
+  const int64_t parts = threads * (t.tokens <= kTokenTile ? 4 : 16);
+  const int64_t bytes = t.tokens * steps_of(t) * kStepColumns * int64_t{sizeof(BFloat16)};
   const int64_t kept = token_bytes(*t.w);
   const int64_t token_ranges = std::max<int64_t>((bytes + kept / 2) / kept, 1);
   const int64_t panels = ceil_div(t.w->rows, rows_per_panel(t));

@@ -85,7 +85,7 @@ class AmxMicroKernel {
     constexpr int64_t tile_stride = 64;  // bytes
     const int64_t x_stride = x_stride_, y_stride = y_stride_, tokens = tokens_;
     const int64_t tokens_a_step = tokens_a_step_, steps = steps_;
-    const char* x = reinterpret_cast<const char*>(t_.x_rows) + token * x_stride;
+    const char* x = reinterpret_cast<const char*>(t_.x_unpacked) + token * x_stride;
     const char* y =
         static_cast<const char*>(t_.y) + token * y_stride + row * int64_t{sizeof(BFloat16)};
     const uint16_t* w = panel.begin;

@@ -124,7 +124,7 @@ class PlainPacker {
       const auto& [w, first, rows] = tiles[i];
       tiles_[i] = {*w, first, rows};
       if (!w->interleaved || rows <= 0) continue;
-      tiles_[i].w = separate_rows(*w, first, first + rows, memory + i * packing_floats(*w));
+      tiles_[i].w = deinterleave_rows(*w, first, first + rows, memory + i * packing_floats(*w));
     }
     with_format(tiles_[0].w, [&]<typename Format>() { pack_ = pack_plain<Format>; });
     for (int i = 0; i < kStepsAhead; ++i) step(0), step(1);

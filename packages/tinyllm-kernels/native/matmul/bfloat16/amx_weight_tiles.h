@@ -112,8 +112,8 @@ struct TileOfRows {
 // Floats of memory to pack a tile of rows.
 inline int64_t packing_floats(const Weights& w) {
   if (w.mode == Mode::dense) return 0;
-  const int64_t separated = w.interleaved ? separate_rows_floats(w, kTileRows) : 0;
-  return separated + (w.interleaved == W ? 0 : RowSizes(w).floats(kTileRows));
+  const int64_t deinterleaved = w.interleaved ? deinterleave_floats(w, kTileRows) : 0;
+  return deinterleaved + (w.interleaved == W ? 0 : RowSizes(w).floats(kTileRows));
 }
 
 // 16 interleaved rows of w, whose codes are unpacked from the first column to the last. T is the
@@ -136,8 +136,8 @@ class RowsOfCodes {
   RowsOfCodes(const TileOfRows& tile, float* memory) {
     Weights w = *tile.w;
     if (w.interleaved && !reads_in_place(w)) {
-      w = separate_rows(w, tile.first, tile.first + tile.rows, memory);
-      memory += separate_rows_floats(*tile.w, kTileRows);
+      w = deinterleave_rows(w, tile.first, tile.first + tile.rows, memory);
+      memory += deinterleave_floats(*tile.w, kTileRows);
     }
     if (!w.interleaved) w = interleave_rows(w, tile.first, tile.rows, memory);
     codes_ = static_cast<const uint32_t*>(w.data) + tile.first * RowSizes(w).words;

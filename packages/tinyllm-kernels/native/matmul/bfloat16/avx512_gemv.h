@@ -15,14 +15,14 @@ namespace tinyllm::TINYLLM_ISA {
 // Tokens whose sums stay in registers: one or two groups of kMicroTokens.
 inline constexpr int kFewTokens = 2 * kMicroTokens;
 
-inline bool uses_bfloat16_gemv(const Weights& w, int64_t rows) {
-  return rows <= kFewTokens && w.interleaved == W && supports_integers(w);
+inline bool uses_bfloat16_gemv(const Weights& w, int64_t tokens) {
+  return tokens <= kFewTokens && w.interleaved == W && supports_integers(w);
 }
 
 // Multiplies W rows of w from `first` on by M tokens, of which some may not exist. T is the type of
 // the scales.
 template <Codes C, typename T, int M>
-void bfloat16_gemv(const LinearTask& t, int64_t first) {
+void bfloat16_gemv_rows(const LinearTask& t, int64_t first) {
   const Weights& w = *t.w;
   constexpr int kCodes = kCodesPerWord<kBits<C>>;  // in a word
   const int64_t groups = w.columns / w.group;
@@ -51,17 +51,17 @@ void bfloat16_gemv(const LinearTask& t, int64_t first) {
       x += (kMicroTokens - 1) * W;
     }
   }
-  const int64_t count = std::min<int64_t>(M, t.rows);
+  const int64_t count = std::min<int64_t>(M, t.tokens);
   for (int64_t m = 0; m < count; ++m) store_vector_as<BFloat16>(t, m, first, total[m]);
 }
 
 // Multiplies the rows of a part by all tokens.
 template <Codes C, typename T>
 void bfloat16_gemv(const LinearTask& t, const LinearRange& range) {
-  const auto multiply = t.rows <= 4    ? bfloat16_gemv<C, T, 4>
-                        : t.rows <= 8  ? bfloat16_gemv<C, T, 8>
-                        : t.rows <= 12 ? bfloat16_gemv<C, T, 12>
-                                       : bfloat16_gemv<C, T, kFewTokens>;
+  const auto multiply = t.tokens <= 4    ? bfloat16_gemv_rows<C, T, 4>
+                        : t.tokens <= 8  ? bfloat16_gemv_rows<C, T, 8>
+                        : t.tokens <= 12 ? bfloat16_gemv_rows<C, T, 12>
+                                         : bfloat16_gemv_rows<C, T, kFewTokens>;
   for (int64_t n = range.first_row; n < range.last_row; n += W) multiply(t, n);
 }
 

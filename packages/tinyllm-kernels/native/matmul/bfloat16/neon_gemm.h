@@ -106,11 +106,11 @@ inline void bfloat16_gemm(const LinearTask& t, const LinearRange& range, float* 
 }
 
 // Sets `part_rows` and `part_tokens`. Panels are small if x is a single tile of tokens: then they
-// stay in the first-level cache from packing to multiplication. Interleaved rows are separated in
-// whole groups of rows, so small panels could separate some rows twice. Tokens are divided among
-// parts if there are fewer panels than wanted parts.
+// stay in the first-level cache from packing to multiplication. Interleaved rows are deinterleaved
+// in whole groups of rows, so small panels could deinterleave some rows twice. Tokens are divided
+// among parts if there are fewer panels than wanted parts.
 inline void plan_bfloat16(LinearTask& t, int64_t threads) {
-  const bool is_small = t.rows <= kTokenTile && !t.w->interleaved;
+  const bool is_small = t.tokens <= kTokenTile && !t.w->interleaved;
   t.part_rows = is_small ? kSmallPanelRows : kPanelRows;
   t.part_tokens = divided_tokens(t, kPartsPerThread * threads);
 }

@@ -218,7 +218,7 @@ inline void plan_floats(LinearTask& t, int64_t threads) {
 
 // Floats of scratch memory for each thread.
 inline int64_t float_scratch(const LinearTask& t) {
-  const int64_t tokens = std::min(t.part_tokens, ceil_div(t.rows, kFloatTile) * kFloatTile);
+  const int64_t tokens = std::min(t.part_tokens, ceil_div(t.tokens, kFloatTile) * kFloatTile);
   return kFloatPanel * (kFloatDepth + tokens);
 }
 

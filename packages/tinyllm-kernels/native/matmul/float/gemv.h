@@ -99,8 +99,8 @@ void float_gemv(const LinearTask& t, const LinearRange& range) {
   [[maybe_unused]] const PrefetchDistances ahead = row_distances();
   for (int64_t first = range.first_row; first < range.last_row; first += W) {
     const int64_t last = std::min(first + W, range.last_row);
-    for (int64_t m = 0; m < t.rows; m += kFloatTokens) {
-      with_constant<kFloatTokens>(t.rows - m, [&]<int M>() {
+    for (int64_t m = 0; m < t.tokens; m += kFloatTokens) {
+      with_constant<kFloatTokens>(t.tokens - m, [&]<int M>() {
         if constexpr (Format::kScaled) {
           constexpr int64_t kRows = quantized_rows(M);
           for (int64_t n = first; n < last; n += kRows) {

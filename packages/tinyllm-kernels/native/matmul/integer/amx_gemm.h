@@ -247,7 +247,7 @@ void amx_integer_micro_kernel(const LinearTask& t, const Weights& w, int64_t tok
     for (Floats& result : results) result = Floats{};
     for (int64_t g = 0; g < groups; ++g, ++group) {
       affines.prefetch(group);
-      const auto [scale, bias] = of_integers<C>(affines[group], kCodeOffset<C>);
+      const auto [scale, bias] = affines_of_integers<C>(affines[group], kCodeOffset<C>);
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m) {
         products.run(m);

@@ -79,7 +79,7 @@ class RowAffines {
 
 // Returns the same for the integers that stand for codes, from which `offset` was subtracted.
 template <Codes C>
-inline Affines of_integers(Affines codes, float offset) {
+inline Affines affines_of_integers(Affines codes, float offset) {
   const Floats scales = codes.scales * kUnit<C>;
   return {scales, codes.biases + scales * offset};
 }

@@ -55,7 +55,7 @@ struct IntegerBlock {
     }
     const RowAffines<T> affines(w, row);
     for (int64_t g = first; g < last; ++g) {
-      const auto [scale, bias] = of_integers<C>(affines[g], kCodeOffset<C>);
+      const auto [scale, bias] = affines_of_integers<C>(affines[g], kCodeOffset<C>);
       store(scales + (g - first) * W, scale);
       store(biases + (g - first) * W, bias);
     }

@@ -47,7 +47,7 @@ void integer_gemv_rows(const LinearTask& t, const Weights& w, int64_t token, int
       }
     }
     if (g % Prefetch::template kScalesOfLine<T> == 0) affines.template prefetch<Prefetch>(g);
-    const auto [scale, bias] = of_integers<C>(affines[g], kCodeOffset<C>);
+    const auto [scale, bias] = affines_of_integers<C>(affines[g], kCodeOffset<C>);
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
       results[m] += sums[m].to_floats() * (scale * x_scales[m * groups + g]);

@@ -25,8 +25,8 @@ inline constexpr int kInt8BlockColumns = 512;
 inline constexpr int kInt8MicroTokens = 4;
 
 // True if blocks multiply M rows of x. With fewer rows, multiplying while codes are read is faster.
-inline bool uses_int8_gemm(const Weights& w, int64_t rows) {
-  return uses_int8_activations(w) && rows > kInt8Tokens;
+inline bool uses_int8_gemm(const Weights& w, int64_t tokens) {
+  return uses_int8_activations(w) && tokens > kInt8Tokens;
 }
 
 // Floats of memory for the results of a part.
@@ -65,7 +65,7 @@ struct CodeBlock {
       }
       const RowAffines<T> panel(w, first + p * W);
       for (int64_t g = 0; g < groups; ++g) {
-        affines[g][p] = of_integers<C>(panel[group + g], kCodeOffset<C>);
+        affines[g][p] = affines_of_integers<C>(panel[group + g], kCodeOffset<C>);
       }
     }
   }
@@ -139,7 +139,7 @@ void multiply_panels(const LinearTask& t, const LinearRange& range, const Weight
     const PanelCodes* prefetched = &next;
     float* tile_results = results;
     for (int64_t m = range.first_token; m < range.last_token; m += kInt8Tokens) {
-      const int64_t tile = std::min<int64_t>(kInt8Tokens, t.rows - m), at = m * groups + g * tile;
+      const int64_t tile = std::min<int64_t>(kInt8Tokens, t.tokens - m), at = m * groups + g * tile;
       const int8_t* x = t.x_integers + at * w.group;
       const float *scales = t.x_scales + at, *group_sums = t.x_group_sums + at;
       for (int64_t row = 0; row < tile; row += kInt8MicroTokens, prefetched = nullptr) {

@@ -58,7 +58,7 @@ template <int Bits>
 void quantize_row_to_int8(const float* x, int64_t token, const XRange& range, const Weights& w,
                           const QuantizedX& to) {
   const int64_t first = token / kInt8Tokens * kInt8Tokens, index = token - first;
-  const int64_t tokens = std::min<int64_t>(kInt8Tokens, to.rows - first);
+  const int64_t tokens = std::min<int64_t>(kInt8Tokens, to.tokens - first);
   const int64_t groups = w.columns / w.group;
   int8_t* words = to.integers + first * w.columns + range.first_group * w.group * tokens + 4 * index;
   for (int64_t g = range.first_group; g < range.last_group; ++g, x += w.group) {
@@ -88,8 +88,8 @@ void quantize_row_to_int8(const float* x, int64_t token, const XRange& range, co
 template <int Bits>
 void quantize_to_int8(const XRange& range, const Weights& w, const QuantizedX& to) {
   const float* x = range.x;
-  for (int64_t row = range.first_row; row < range.last_row; ++row, x += range.stride) {
-    quantize_row_to_int8<Bits>(x, row, range, w, to);
+  for (int64_t token = range.first_token; token < range.last_token; ++token, x += range.stride) {
+    quantize_row_to_int8<Bits>(x, token, range, w, to);
   }
 }
 
@@ -132,7 +132,7 @@ void int8_gemv_rows(const LinearTask& t, const Weights& w, Int8Tokens x, int64_t
       for (int m = 0; m < M; ++m) sums[m].widen();
     }
     if (g % Prefetch::template kScalesOfLine<T> == 0) affines.template prefetch<Prefetch>(g);
-    const auto [scale, bias] = of_integers<C>(affines[g], kCodeOffset<C>);
+    const auto [scale, bias] = affines_of_integers<C>(affines[g], kCodeOffset<C>);
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
       results[m] += sums[m].to_floats() * (scale * x.scales[g * x.tile + m]);
@@ -183,7 +183,7 @@ void int8_gemv(const LinearTask& t, const LinearRange& range, float* scratch) {
     const Weights& w = t.w->interleaved ? *t.w : interleaved;
     for (int64_t m = range.first_token; m < range.last_token; m += kInt8Tokens) {
       const Int8Tokens x{t.x_integers + m * w.columns, t.x_scales + m * groups,
-                         t.x_group_sums + m * groups, std::min<int64_t>(kInt8Tokens, t.rows - m)};
+                         t.x_group_sums + m * groups, std::min<int64_t>(kInt8Tokens, t.tokens - m)};
       const int64_t last = std::min<int64_t>(m + kInt8Tokens, range.last_token);
       int8_gemv_tokens<C, T, kInt8GemvTokens>(t, w, x, m, last, first, rows, distances);
     }

@@ -59,8 +59,8 @@ template <int Bits>
 void quantize_rows_for_gemv(const XRange& range, const Weights& w, const QuantizedX& to) {
   const int64_t groups = w.columns / w.group;
   const float* x = range.x;
-  for (int64_t row = range.first_row; row < range.last_row; ++row, x += range.stride) {
-    int64_t at = row * groups + range.first_group;
+  for (int64_t token = range.first_token; token < range.last_token; ++token, x += range.stride) {
+    int64_t at = token * groups + range.first_group;
     group_sums(x, range.last_group - range.first_group, w.group, to.group_sums + at);
     const float* group = x;
     for (int64_t g = range.first_group; g < range.last_group; ++g, ++at, group += w.group) {
@@ -106,8 +106,8 @@ void quantize_tile_for_gemm(const float* x, int64_t tokens, const XRange& range,
 #if defined(TINYLLM_AMX)
 
 // True if int8 tiles multiply M rows of x in this phase.
-inline bool uses_amx_int8(const Weights& w, Phase phase, int64_t rows) {
-  return rows > 1 && (phase == Phase::decode || uses_int8_activations(w));
+inline bool uses_amx_int8(const Weights& w, Phase phase, int64_t tokens) {
+  return tokens > 1 && (phase == Phase::decode || uses_int8_activations(w));
 }
 
 inline constexpr int kAmxTokens = 16;  // tokens that are packed together
@@ -158,9 +158,9 @@ inline void scan_four_groups(const float* x, int group, float* largest, float* s
   for (int n = 0; n < 4; ++n) largest[n] = largest_lane(magnitudes[n]);
 }
 
-// Quantizes a part of row `token` of x to the layout of matmul/integer/amx_gemm.h. Up to kAmxTokens
-// tokens are packed together. For each tile of w, a token has a row of each plane, and the tokens
-// are side by side. So are the scales and the sums of a group.
+// Quantizes the groups of a range of row `token` of x to the layout of matmul/integer/amx_gemm.h.
+// Up to kAmxTokens tokens are packed together. For each tile of w, a token has a row of each plane,
+// and the tokens are side by side. So are the scales and the sums of a group.
 //
 // Two planes, high and low, have the numbers of `quantize_rows_for_gemv`. One plane has those of
 // matmul/integer/int8_gemv.h, and if x has a single row it also has that layout.
@@ -170,7 +170,7 @@ void quantize_token_for_amx(const float* x, int64_t token, const XRange& range, 
   constexpr int kGroups = 4;  // at a time
   constexpr float kLargest = Planes == 1 ? 127 : 16256;
   const int64_t first = token / kAmxTokens * kAmxTokens, index = token - first;
-  const int64_t tokens = std::min<int64_t>(kAmxTokens, to.rows - first);
+  const int64_t tokens = std::min<int64_t>(kAmxTokens, to.tokens - first);
   const int64_t groups = w.columns / w.group, columns = group_tile_columns(w.group);
   const int64_t first_number = first * w.columns + range.first_group * w.group * tokens;
   int8_t* row = to.integers + Planes * (first_number + index * columns);
@@ -213,10 +213,10 @@ void quantize_token_for_amx(const float* x, int64_t token, const XRange& range, 
 
 // True if integer GEMM multiplies M rows of this phase, otherwise integer GEMV. Both have the same
 // bits. GEMM computes whole tiles of tokens, so that GEMV is faster for few rows.
-inline bool uses_integer_gemm([[maybe_unused]] Phase phase, [[maybe_unused]] int64_t rows) {
+inline bool uses_integer_gemm([[maybe_unused]] Phase phase, [[maybe_unused]] int64_t tokens) {
 #if defined(TINYLLM_INTEGER_GEMM)
-  constexpr int64_t kGemvRows = 16;
-  return phase == Phase::prefill && rows > kGemvRows;
+  constexpr int64_t kMostGemvTokens = 16;
+  return phase == Phase::prefill && tokens > kMostGemvTokens;
 #else
   return false;
 #endif
@@ -229,23 +229,23 @@ void quantize_x(const XRange& range, [[maybe_unused]] Phase phase, const Weights
   [[maybe_unused]] const float* x = range.x;
 #if defined(TINYLLM_AMX)
   const bool is_rounded = uses_int8_activations(w);
-  if (is_rounded || uses_amx_int8(w, phase, to.rows)) {
+  if (is_rounded || uses_amx_int8(w, phase, to.tokens)) {
     const auto quantize =
         is_rounded ? quantize_token_for_amx<Bits, 1> : quantize_token_for_amx<Bits, 2>;
-    for (int64_t row = range.first_row; row < range.last_row; ++row, x += range.stride) {
-      quantize(x, row, range, w, to);
+    for (int64_t token = range.first_token; token < range.last_token; ++token, x += range.stride) {
+      quantize(x, token, range, w, to);
     }
     return;
   }
 #endif
 #if defined(TINYLLM_INTEGER_GEMM)
-  if (uses_integer_gemm(phase, to.rows)) {
-    for (int64_t row = range.first_row; row < range.last_row; row += kIntegerTile) {
-      const int64_t tokens = std::min<int64_t>(range.last_row - row, kIntegerTile);
-      const int64_t group = row * (w.columns / w.group);
+  if (uses_integer_gemm(phase, to.tokens)) {
+    for (int64_t token = range.first_token; token < range.last_token; token += kIntegerTile) {
+      const int64_t tokens = std::min<int64_t>(range.last_token - token, kIntegerTile);
+      const int64_t group = token * (w.columns / w.group);
       quantize_tile_for_gemm<Bits>(x, tokens, range, w.group,
-                                   {to.integers + 2 * row * w.columns, to.scales + group,
-                                    to.group_sums + group, to.rows - row});
+                                   {to.integers + 2 * token * w.columns, to.scales + group,
+                                    to.group_sums + group, to.tokens - token});
       x += kIntegerTile * range.stride;
     }
     return;
