@@ -39,7 +39,7 @@ void check_hostile_page_tables(const KernelTable& kernels, Type type) {
     task.seq_lens = lengths.data(), task.slot_mapping = slots.data();
     task.requests = 2, task.block_table_width = task.pages = kPages, task.page_size = kPageSize;
     task.decode_queries = round % 2 ? kTokens : 0, task.scale = 1, task.y = sequence.y.bytes.data();
-    run(kernels, task);
+    run_paged_attention_layer(kernels, task);
   }
 }
 

@@ -42,8 +42,16 @@ void check_mlp(const KernelTable& kernels, Type type, Phase phase, int rows) {
   const size_t size = size_t(rows) * E;
   Array x = Array::random(type, size), norm = Array::random(type, E), y(type, size);
   const Matrix gate = packed(F, E, type), up = packed(F, E, type), down = packed(E, F, type);
-  run(kernels, MlpTask{x.bytes.data(), x.bytes.data(), rows, phase, {norm.bytes.data(), kEps},
-                            gate.w, up.w, down.w, y.bytes.data(), type});
+  run_mlp(kernels, MlpTask{x.bytes.data(),
+                           x.bytes.data(),
+                           rows,
+                           phase,
+                           {norm.bytes.data(), kEps},
+                           gate.w,
+                           up.w,
+                           down.w,
+                           y.bytes.data(),
+                           type});
   const Numbers normal = normalized(x.numbers(), norm, E), upped = product(normal, up);
   Numbers gated = product(normal, gate);
   for (size_t i = 0; i < gated.size(); ++i) gated[i] *= upped[i] / (1 + std::exp(-gated[i]));

@@ -71,10 +71,10 @@ struct CopyValues {
 // Returns the keys, or values, of a sequence from its first token on. `added` are the rows of the
 // tokens from `offset` on.
 KeyValues::StridedRows whole_cache(const Heads& added, int64_t offset, Type type) {
-  KeyValues::StridedRows part;
-  for (int i = 0; i < 3; ++i) part.strides[i] = added.strides[i] * size_of(type);
-  part.data = static_cast<const char*>(added.data) - offset * part.strides[2];
-  return part;
+  KeyValues::StridedRows rows;
+  for (int i = 0; i < 3; ++i) rows.strides[i] = added.strides[i] * size_of(type);
+  rows.data = static_cast<const char*>(added.data) - offset * rows.strides[2];
+  return rows;
 }
 
 // The gates of the heads of all tokens, or nothing.
@@ -106,7 +106,7 @@ class OutputGate {
 
 }  // namespace
 
-void run(const KernelTable& kernels, const ProjectTask& t) {
+void run_projections(const KernelTable& kernels, const ProjectTask& t) {
   const int64_t rows = t.batch * t.length, size = size_of(t.type);
   const int width = t.q.columns;
   const auto padded = [&](int64_t columns) {
@@ -145,7 +145,7 @@ void run(const KernelTable& kernels, const ProjectTask& t) {
   multiply(kernels, products);
 }
 
-void run(const KernelTable& kernels, const AttentionLayerTask& t) {
+void run_attention_layer(const KernelTable& kernels, const AttentionLayerTask& t) {
   const ProjectTask& in = t.projection;
   const int64_t tokens = in.batch * in.length, width = in.heads * in.dim;
   const int64_t stride = row_stride(kernels, in.type, in.phase, width);
@@ -154,7 +154,7 @@ void run(const KernelTable& kernels, const AttentionLayerTask& t) {
   auto q = aligned<char>(tokens * stride * size_of(in.type));
   inputs.to_q = {q.get(), {in.length * stride, in.dim, stride}};
   const OutputGate gate(inputs);
-  run(kernels, inputs);
+  run_projections(kernels, inputs);
 
   AttentionTask attention;
   attention.q = q.get(), attention.y = heads.get();
@@ -178,7 +178,7 @@ void run(const KernelTable& kernels, const AttentionLayerTask& t) {
   multiply(kernels, {{&joined_heads, &t.o, t.o_bias, t.residual, t.y}});
 }
 
-void run(const KernelTable& kernels, const PagedAttentionLayerTask& t) {
+void run_paged_attention_layer(const KernelTable& kernels, const PagedAttentionLayerTask& t) {
   ProjectTask in = t.projection;
   const int64_t tokens = in.batch * in.length, size = size_of(in.type);
   const int64_t width = in.heads * in.dim, kv_width = in.kv_heads * in.dim;
@@ -189,7 +189,7 @@ void run(const KernelTable& kernels, const PagedAttentionLayerTask& t) {
   in.to_k = {k.get(), {in.length * kv_width, in.dim, kv_width}};
   in.to_v = {v.get(), {in.length * kv_width, in.dim, kv_width}};
   const OutputGate gate(in);
-  run(kernels, in);
+  run_projections(kernels, in);
   for (const auto& [pages, rows] : {std::pair(&t.keys, k.get()), {&t.values, v.get()}}) {
     pages->write(kernels, rows, in.type, tokens, in.kv_heads, in.dim, t.slot_mapping, t.pages, t.page_size);
   }

@@ -61,7 +61,7 @@ struct AttentionLayerTask {
 // All three steps for tokens of many requests, whose keys and values are in pages. The new keys and
 // values of all tokens are written before any of them is read.
 struct PagedAttentionLayerTask {
-  ProjectTask projection;  // its outputs are set by `run`
+  ProjectTask projection;  // its outputs are set by `run_paged_attention_layer`
   Weights o;
   const void* o_bias;    // or null
   const void* residual;  // B L E, or null
@@ -73,8 +73,8 @@ struct PagedAttentionLayerTask {
   void* y;  // B L E
 };
 
-void run(const KernelTable& kernels, const ProjectTask& task);
-void run(const KernelTable& kernels, const AttentionLayerTask& task);
-void run(const KernelTable& kernels, const PagedAttentionLayerTask& task);
+void run_projections(const KernelTable& kernels, const ProjectTask& task);
+void run_attention_layer(const KernelTable& kernels, const AttentionLayerTask& task);
+void run_paged_attention_layer(const KernelTable& kernels, const PagedAttentionLayerTask& task);
 
 }  // namespace tinyllm

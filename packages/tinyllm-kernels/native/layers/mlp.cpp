@@ -14,7 +14,7 @@ Aligned<char> normalize(const KernelTable& kernels, const Norm& norm, const void
   return normalized;
 }
 
-void run(const KernelTable& kernels, const MlpTask& t) {
+void run_mlp(const KernelTable& kernels, const MlpTask& t) {
   const int width = t.gate.columns, hidden = t.gate.rows;
   const int64_t size = size_of(t.type);
   const int64_t stride = row_stride(kernels, t.type, t.phase, width);

@@ -37,7 +37,7 @@ struct MlpTask {
   Type type;
 };
 
-void run(const KernelTable& kernels, const MlpTask& task);
+void run_mlp(const KernelTable& kernels, const MlpTask& task);
 
 // The feed-forward half of a layer with its weights: an MLP or a mixture of experts.
 class FeedForward {

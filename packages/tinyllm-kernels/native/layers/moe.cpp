@@ -51,7 +51,7 @@ Weights Experts::operator[](int64_t expert) const {
   return w;
 }
 
-void run(const KernelTable& kernels, const MoeTask& t) {
+void run_moe(const KernelTable& kernels, const MoeTask& t) {
   const int width = t.router.columns, hidden = t.gate.first.rows;
   const int64_t size = size_of(t.type), sorted_count = t.rows * t.experts_per_token;
   const char* x = static_cast<const char*>(t.x);

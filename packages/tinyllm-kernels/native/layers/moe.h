@@ -29,6 +29,6 @@ struct MoeTask {
   Type type;
 };
 
-void run(const KernelTable& kernels, const MoeTask& task);
+void run_moe(const KernelTable& kernels, const MoeTask& task);
 
 }  // namespace tinyllm

@@ -296,8 +296,8 @@ NB_MODULE(_cpu, m) {
       "uses_int8_activations",
       [](const Weight& w) { return tinyllm::uses_int8_activations(weight(w)); }, "w"_a);
   m.def(
-      "interleave", [](const array& part, int rows) { return tinyllm::interleave(part, rows); },
-      "part"_a, "rows"_a);
+      "interleave", [](const array& x, int rows) { return tinyllm::interleave(x, rows); },
+      "array"_a, "rows"_a);
   m.def(
       "use_huge_pages",
       [](const array& x) {

@@ -64,7 +64,7 @@ void DeltaNetHandle::run(const KernelTable& kernels, const Rows& rows, char* con
   task.mixer.delta.state = reinterpret_cast<float*>(state);
   task.mixer.conv.slots = task.mixer.delta.slots = slots;
   task.y = y;
-  tinyllm::run(kernels, task);
+  run_delta_net(kernels, task);
 }
 
 }  // namespace tinyllm

@@ -60,7 +60,7 @@ MlpHandle::MlpHandle(const NormArrays& norm, const WeightArrays& gate, const Wei
 }
 
 void MlpHandle::run(const KernelTable& kernels, const Rows& rows, void* y) const {
-  tinyllm::run(kernels, with_rows(task_, rows, adds_residual_, y));
+  run_mlp(kernels, with_rows(task_, rows, adds_residual_, y));
 }
 
 MoeHandle::MoeHandle(const NormArrays& norm, const WeightArrays& router, const WeightArrays& gate,
@@ -83,7 +83,7 @@ MoeHandle::MoeHandle(const NormArrays& norm, const WeightArrays& router, const W
 }
 
 void MoeHandle::run(const KernelTable& kernels, const Rows& rows, void* y) const {
-  tinyllm::run(kernels, with_rows(task_, rows, adds_residual_, y));
+  run_moe(kernels, with_rows(task_, rows, adds_residual_, y));
 }
 
 Experts MoeHandle::keep(const WeightArrays& w, int columns) {

@@ -34,7 +34,7 @@ bool uses_int8_activations(const WeightArrays& w);
 
 // Interleaves groups of `rows` rows of one array of a weight, `*lead N width` of 16 or 32 bits.
 // Works in place if no other array shares the memory.
-mlx::core::array interleave(const mlx::core::array& part, int rows);
+mlx::core::array interleave(const mlx::core::array& array, int rows);
 
 // x `*batch K` times w `N K`, plus bias `N`, plus residual `*batch N`: returns `*batch N`.
 mlx::core::array linear(const mlx::core::array& x, const WeightArrays& w,

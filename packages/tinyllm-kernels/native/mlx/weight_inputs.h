@@ -48,7 +48,7 @@ class WeightInput {
 
  private:
   Weights format_;
-  std::vector<Input> parts_;
+  std::vector<Input> arrays_;
 };
 
 // An array among the inputs that may be absent.

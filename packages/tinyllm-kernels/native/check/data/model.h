@@ -21,16 +21,17 @@ struct Model {
     const Type type = sequence.type;
     const void* x = sequence.y.bytes.data();
     const Norm n{norm.bytes.data(), kEps};
-    run(kernels, MlpTask{x, x, kTokens, phase, n, gate.w, up.w, down.w, mlp_y.bytes.data(), type});
+    run_mlp(kernels,
+            MlpTask{x, x, kTokens, phase, n, gate.w, up.w, down.w, mlp_y.bytes.data(), type});
     const auto stack = [](const Matrix& m, int64_t rows) {
       Weights first = m.w;
       first.rows = static_cast<int>(rows);
       const int64_t groups = rows * (m.w.columns / m.w.group) * size_of(m.w.type);
       return Experts{first, rows * m.w.columns * m.w.bits / 8, groups, groups};
     };
-    run(kernels, MoeTask{x, x, kTokens, phase, n, router.w, stack(gate, F / kExperts),
-                         stack(up, F / kExperts), stack(expert_down, E), 2, true,
-                         moe_y.bytes.data(), type});
+    run_moe(kernels, MoeTask{x, x, kTokens, phase, n, router.w, stack(gate, F / kExperts),
+                             stack(up, F / kExperts), stack(expert_down, E), 2, true,
+                             moe_y.bytes.data(), type});
     const ScoreRows scores{moe_y.bytes.data(), kTokens, E, type};
     std::vector<int32_t> best(kTokens), top(kTokens * 3);
     std::vector<float> logarithms(kTokens * 3);

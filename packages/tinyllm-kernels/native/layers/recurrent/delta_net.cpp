@@ -60,7 +60,7 @@ void run_mixer(const KernelTable& kernels, const MixerTask& t) {
   });
 }
 
-void run(const KernelTable& kernels, const DeltaNetTask& t) {
+void run_delta_net(const KernelTable& kernels, const DeltaNetTask& t) {
   const int64_t size = size_of(t.type);
   const int width = t.qkv.columns, value_width = t.z.rows;
   const auto stride_of = [&](int64_t columns) {

@@ -36,6 +36,6 @@ struct DeltaNetTask {
   Type type;
 };
 
-void run(const KernelTable& kernels, const DeltaNetTask& task);
+void run_delta_net(const KernelTable& kernels, const DeltaNetTask& task);
 
 }  // namespace tinyllm

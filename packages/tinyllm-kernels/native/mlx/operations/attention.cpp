@@ -38,20 +38,20 @@ class InputReader {
   const void* compact(const Input& x) { return x.compact(copies_.emplace_back()); }
 
   // Reads the next input as one array of keys or values.
-  KeyValues::StridedRows next_part() {
+  KeyValues::StridedRows next_array() {
     const int64_t itemsize = static_cast<int64_t>(inputs_[next_].itemsize);
-    KeyValues::StridedRows part;
+    KeyValues::StridedRows rows;
     std::vector<int64_t> strides;
-    part.data = next_rows(strides);
-    for (int axis = 0; axis < 3; ++axis) part.strides[axis] = strides[axis] * itemsize;
-    return part;
+    rows.data = next_rows(strides);
+    for (int axis = 0; axis < 3; ++axis) rows.strides[axis] = strides[axis] * itemsize;
+    return rows;
   }
 
   // Reads all arrays of the keys or values whose format is `kv`.
   void read(KeyValues& kv) {
-    kv.codes = next_part();
-    if (kv.mode != Mode::dense) kv.scales = next_part();
-    if (kv.mode == Mode::affine) kv.biases = next_part();
+    kv.codes = next_array();
+    if (kv.mode != Mode::dense) kv.scales = next_array();
+    if (kv.mode == Mode::affine) kv.biases = next_array();
   }
 
  private:

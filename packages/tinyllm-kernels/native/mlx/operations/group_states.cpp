@@ -20,11 +20,12 @@ size_t table_count(const std::vector<int>& table_of_layer) {
 
 }  // namespace
 
-std::vector<size_t> ranks_of(const std::vector<LayerHandle>& layers) {
-  std::vector<size_t> ranks;
+std::vector<size_t> cache_indices(const std::vector<LayerHandle>& layers) {
+  std::vector<size_t> indices;
   size_t recurrent = 0, others = 0;
-  for (const LayerHandle& layer : layers) ranks.push_back(layer.delta_net ? recurrent++ : others++);
-  return ranks;
+  for (const LayerHandle& layer : layers)
+    indices.push_back(layer.delta_net ? recurrent++ : others++);
+  return indices;
 }
 
 void check_states(const mx::array& x, const std::vector<LayerHandle>& layers,
@@ -61,10 +62,11 @@ GroupStates::GroupStates(std::vector<int> table_of_layer, const std::vector<mx::
   for (size_t i = first; i < inputs.size(); i += kArraysOfTable) tables_.emplace_back(inputs, i);
 }
 
-void GroupStates::run(const KernelTable& kernels, const DeltaNetHandle& layer, size_t rank,
+void GroupStates::run(const KernelTable& kernels, const DeltaNetHandle& layer, size_t index,
                       const Rows& rows, char* y, Copies& copies) const {
-  const DonatedInput &conv = states_[kArraysOfState * rank], &state = states_[kArraysOfState * rank + 1];
-  const StateTableInputs& table = tables_[table_of_layer_[rank]];
+  const DonatedInput &conv = states_[kArraysOfState * index],
+                     &state = states_[kArraysOfState * index + 1];
+  const StateTableInputs& table = tables_[table_of_layer_[index]];
   layer.run(kernels, rows, conv.content(), state.content(), table.slots(state.shape()[0], copies), y);
 }
 

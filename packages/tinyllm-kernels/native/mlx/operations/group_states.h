@@ -10,8 +10,9 @@
 
 namespace tinyllm {
 
-// For each layer of a group the number of layers of its kind before it: the index of its arrays.
-std::vector<size_t> ranks_of(const std::vector<LayerHandle>& layers);
+// For each layer of a group the number of layers of its kind before it: the index of its
+// cache or states.
+std::vector<size_t> cache_indices(const std::vector<LayerHandle>& layers);
 
 // Throws std::invalid_argument unless x, states and tables fit the recurrent layers of a group.
 void check_states(const mlx::core::array& x, const std::vector<LayerHandle>& layers,
@@ -24,8 +25,8 @@ class GroupStates {
   GroupStates(std::vector<int> table_of_layer, const std::vector<mlx::core::array>& inputs,
               std::vector<mlx::core::array>& outputs);
 
-  // Runs the first half of the recurrent layer with index `rank`.
-  void run(const KernelTable& kernels, const DeltaNetHandle& layer, size_t rank, const Rows& rows,
+  // Runs the first half of the recurrent layer with index `index`.
+  void run(const KernelTable& kernels, const DeltaNetHandle& layer, size_t index, const Rows& rows,
            char* y, Copies& copies) const;
 
  private:

@@ -55,8 +55,8 @@ class Interleave : public CpuPrimitive {
 
 }  // namespace
 
-mx::array interleave(const mx::array& part, int rows) {
-  return mx::array(part.shape(), part.dtype(), std::make_shared<Interleave>(rows), {part});
+mx::array interleave(const mx::array& array, int rows) {
+  return mx::array(array.shape(), array.dtype(), std::make_shared<Interleave>(rows), {array});
 }
 
 }  // namespace tinyllm

@@ -62,7 +62,7 @@ class ProjectQkv : public CpuPrimitives {
       }
       task.to_gate = gate;
       task.type = type;
-      run(kernels, task);
+      run_projections(kernels, task);
     });
   }
 
@@ -95,7 +95,7 @@ class Layers : public CpuPrimitives {
     dispatch(outputs,
              [&kernels = kernels_, layers = layers_, offset = offset_, y, x = Input(inputs[0]),
               lent = lent_, caches = std::move(caches), states = std::move(states), phase = phase_,
-              ranks = ranks_of(*layers_), type = type_of(outputs[0].dtype())] {
+              cache_index = cache_indices(*layers_), type = type_of(outputs[0].dtype())] {
                Copies copies;
                std::vector<int32_t> positions(x.shape[1]);
                std::iota(positions.begin(), positions.end(), offset);
@@ -103,18 +103,18 @@ class Layers : public CpuPrimitives {
                const auto attend = [&](size_t i, const void* rows, char* to) {
                  const LayerHandle& layer = (*layers)[i];
                  if (layer.delta_net) {
-                   return states.run(kernels, *layer.delta_net, ranks[i],
+                   return states.run(kernels, *layer.delta_net, cache_index[i],
                                      rows_of(x, rows, type, phase), to, copies);
                  }
                  auto task = layer.attention->task<AttentionLayerTask>(x, rows, type, phase);
                  task.projection.positions = {positions.data(), x.shape[1], true};
                  task.projection.rope_table = &rope_table;
-                 const NewRows rows_of_cache = new_rows((*caches)[ranks[i]], offset, type);
+                 const NewRows rows_of_cache = new_rows((*caches)[cache_index[i]], offset, type);
                  task.projection.to_k = rows_of_cache.keys;
                  task.projection.to_v = rows_of_cache.values;
                  task.offset = offset;
                  task.y = to;
-                 run(kernels, task);
+                 run_attention_layer(kernels, task);
                };
                run_layers(kernels, *layers, x, contiguous_data(x, copies), type, phase, y, attend);
              });

@@ -15,8 +15,8 @@ namespace mx = mlx::core;
 // Arrays of the keys, or values, of a layer: one, or codes, scales and biases.
 size_t num_arrays(const PageFormat& format) { return format.bits ? 3 : 1; }
 
-// Returns the pages of a layer's keys, or values, which have the memory `parts`.
-WritablePages pages_of(const PageFormat& format, Type type, const DonatedInput* parts) {
+// Returns the pages of a layer's keys, or values, which have the memory `arrays`.
+WritablePages pages_of(const PageFormat& format, Type type, const DonatedInput* arrays) {
   WritablePages pages;
   pages.kv.mode = format.bits ? Mode::affine : Mode::dense;
   pages.kv.type = type;
@@ -25,11 +25,11 @@ WritablePages pages_of(const PageFormat& format, Type type, const DonatedInput* 
   KeyValues::StridedRows* readable[] = {&pages.kv.codes, &pages.kv.scales, &pages.kv.biases};
   char** writable[] = {&pages.codes, &pages.scales, &pages.biases};
   for (size_t i = 0; i < num_arrays(format); ++i) {
-    char* data = parts[i].content();
+    char* data = arrays[i].content();
     readable[i]->data = data;
     *writable[i] = data;
-    const std::vector<int64_t>& shape = parts[i].shape();
-    int64_t stride = shape[3] * static_cast<int64_t>(parts[i].itemsize());
+    const std::vector<int64_t>& shape = arrays[i].shape();
+    int64_t stride = shape[3] * static_cast<int64_t>(arrays[i].itemsize());
     for (int axis = 2; axis >= 0; --axis) {
       readable[i]->strides[axis] = stride;
       stride *= shape[axis];
@@ -59,10 +59,11 @@ class PagedLayers : public CpuPrimitives {
     GroupStates states(table_of_layer_, inputs, outputs);
     // The arrays of the page table are the last inputs, except for those of state tables.
     const auto table = lent_ ? inputs.end() - 5 : inputs.begin() + outputs.size();
-    dispatch(outputs, [&kernels = kernels_, layers = layers_, x = Input(inputs[0]),
-                       lent = lent_, caches = std::move(caches), states = std::move(states),
-                       ranks = ranks_of(*layers_), table = std::vector<Input>(table, table + 5),
-                       format = format_, window = window_, phase = phase_, y, type] {
+    dispatch(outputs, [&kernels = kernels_, layers = layers_, x = Input(inputs[0]), lent = lent_,
+                       caches = std::move(caches), states = std::move(states),
+                       cache_index = cache_indices(*layers_),
+                       table = std::vector<Input>(table, table + 5), format = format_,
+                       window = window_, phase = phase_, y, type] {
       Copies copies;
       const auto integers = [&](size_t i) {
         return static_cast<const int32_t*>(contiguous_data(table[i], copies));
@@ -73,8 +74,8 @@ class PagedLayers : public CpuPrimitives {
       const auto attend = [&](size_t i, const void* rows, char* to) {
         const LayerHandle& layer = (*layers)[i];
         if (layer.delta_net) {
-          return states.run(kernels, *layer.delta_net, ranks[i], rows_of(x, rows, type, phase), to,
-                            copies);
+          return states.run(kernels, *layer.delta_net, cache_index[i],
+                            rows_of(x, rows, type, phase), to, copies);
         }
         auto task = layer.attention->task<PagedAttentionLayerTask>(x, rows, type, phase);
         task.projection.positions = {positions, table[3].size, false};
@@ -87,13 +88,13 @@ class PagedLayers : public CpuPrimitives {
         task.block_table_width = table[0].shape[1];
         task.window = window;
         task.decode_queries = decode_queries(phase);
-        const DonatedInput* keys = &(*caches)[2 * ranks[i] * num_arrays(format)];
+        const DonatedInput* keys = &(*caches)[2 * cache_index[i] * num_arrays(format)];
         task.keys = pages_of(format, type, keys);
         task.values = pages_of(format, type, keys + num_arrays(format));
         task.pages = keys->shape()[0];
         task.page_size = keys->shape()[2];
         task.y = to;
-        run(kernels, task);
+        run_paged_attention_layer(kernels, task);
       };
       run_layers(kernels, *layers, x, contiguous_data(x, copies), type, phase, y, attend);
     });
@@ -131,10 +132,10 @@ void check_pages(const mx::array& x, const PageTableArrays& pages) {
 void check_cache(const mx::array& x, const ProjectTask& projection, const mx::array& like,
                  const mx::array* arrays, const PageFormat& format) {
   require(x.shape(2) == projection.q.columns, "x: expected the shape B L E of the weights");
-  const auto fits = [&](const mx::array& part, int64_t width) {
-    return part.ndim() == 4 && part.shape(0) == like.shape(0) &&
-           part.shape(1) == projection.kv_heads && part.shape(2) == like.shape(2) &&
-           part.shape(3) == width;
+  const auto fits = [&](const mx::array& array, int64_t width) {
+    return array.ndim() == 4 && array.shape(0) == like.shape(0) &&
+           array.shape(1) == projection.kv_heads && array.shape(2) == like.shape(2) &&
+           array.shape(3) == width;
   };
   const char* const shape = "caches: expected the shape P Hkv page D, with equal P and page";
   if (!format.bits) {
