@@ -172,7 +172,7 @@ def test_nan_and_inf_reach_only_their_own_row(byte_ops: OpSet, dtype: mx.Dtype, 
 def test_a_native_stack_has_the_bits_of_its_ops(
     byte_ops: OpSet, dtype: mx.Dtype, kind: str
 ) -> None:
-    shape = LayerShape(form=("affine", 4, 32), width=128, heads=8, hidden=256)
+    shape = LayerShape(weight_format=("affine", 4, 32), width=128, heads=8, hidden=256)
     layers = make_layers(shape, 3, dtype, byte_ops)
     found = []
     for stack in (make_stack(layers, byte_ops), LayerStack(layers)):

@@ -29,7 +29,7 @@ from tinyllm_ops.testing import exact, normal
 PAGE_SIZE = 4  # tokens per page of `make_caches`
 NUM_PAGES = 12  # pages of `make_caches` and `make_table`
 
-Form = tuple[str, int, int]
+WeightFormat = tuple[str, int, int]
 """Mode, bits and group size of quantized weights."""
 
 L = TypeVar("L")
@@ -41,7 +41,7 @@ class LayerShape:
 
     Attributes:
         family: see `tinyllm_layers.testing.Family`.
-        form: the format of quantized weights; None for dense weights.
+        weight_format: the format of quantized weights; None for dense weights.
         width: E.
         heads: H.
         kv_heads: Hkv.
@@ -56,7 +56,7 @@ class LayerShape:
     """
 
     family: Family = "qwen3"
-    form: Form | None = None
+    weight_format: WeightFormat | None = None
     width: int = 64
     heads: int = 4
     kv_heads: int = 2
@@ -72,7 +72,7 @@ class LayerShape:
 
 def make_layers(shape: LayerShape, count: int, dtype: mx.Dtype, ops: OpSet) -> list[DecoderLayer]:
     """Make layers with random weights, equal in every call with the same shape and dtype."""
-    mode, bits, group = shape.form or ("affine", None, 32)
+    mode, bits, group = shape.weight_format or ("affine", None, 32)
     layers = [
         random_decoder_layer(
             shape.family,

@@ -8,8 +8,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tinyllm_kernels.testing import (
-    Form,
     LayerShape,
+    WeightFormat,
     as_reference,
     make_batches,
     make_caches,
@@ -41,7 +41,7 @@ from tinyllm_ops import NO_STATE, OpSet, StateTable
 from tinyllm_ops.testing import assert_close, exact
 
 SLOTS = 6
-FORMS = [None, ("affine", 4, 32), ("affine", 8, 32)]
+WEIGHT_FORMATS = [None, ("affine", 4, 32), ("affine", 8, 32)]
 SHAPE = LayerShape(head_dim=64)
 
 TABLES = [
@@ -63,13 +63,19 @@ class OtherPagedCache(PagedCache):
 
 
 def hybrid(
-    kinds: str, dtype: mx.Dtype, ops: OpSet, form: Form | None = None, value_heads: int = 4
+    kinds: str,
+    dtype: mx.Dtype,
+    ops: OpSet,
+    weight_format: WeightFormat | None = None,
+    value_heads: int = 4,
 ) -> list[DecoderLayer]:
     """Make layers: "d" for gated DeltaNet, "g" for gated attention, "a" for attention."""
-    mode, bits, group = form or ("affine", None, 32)
+    mode, bits, group = weight_format or ("affine", None, 32)
     pack = packed(bits, group, mode)
     layers = []
-    for seed, layer in enumerate(make_layers(replace(SHAPE, form=form), len(kinds), dtype, ops)):
+    for seed, layer in enumerate(
+        make_layers(replace(SHAPE, weight_format=weight_format), len(kinds), dtype, ops)
+    ):
         mixer: GroupedQueryAttention | GatedAttention | GatedDeltaNet
         attention = layer.mixer
         assert isinstance(attention, GroupedQueryAttention)
@@ -144,11 +150,11 @@ def check_same(
 
 @pytest.mark.parametrize("kinds", ["d", "ddda", "dad"])
 @pytest.mark.parametrize("kind", ["dense", "paged", "paged-8", "quantized-8"])
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("weight_format", WEIGHT_FORMATS, ids=str)
 def test_a_stack_gives_the_bits_of_the_layers(
-    ops: OpSet, dtype: mx.Dtype, kinds: str, kind: str, form: Form | None
+    ops: OpSet, dtype: mx.Dtype, kinds: str, kind: str, weight_format: WeightFormat | None
 ) -> None:
-    layers = hybrid(kinds, dtype, ops, form)
+    layers = hybrid(kinds, dtype, ops, weight_format)
     name = "paged" if kind.startswith("paged") else "dense"
     both = []
     for _ in range(2):
@@ -178,12 +184,12 @@ def test_whole_layers_give_the_bits_of_halves(ops: OpSet, dtype: mx.Dtype, kind:
 
 
 @pytest.mark.parametrize("kind", ["dense", "paged"])
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("weight_format", WEIGHT_FORMATS, ids=str)
 @pytest.mark.parametrize("value_heads", [2, 4])
 def test_a_stack_is_near_the_reference_in_float32(
-    ops: OpSet, dtype: mx.Dtype, kind: str, form: Form | None, value_heads: int
+    ops: OpSet, dtype: mx.Dtype, kind: str, weight_format: WeightFormat | None, value_heads: int
 ) -> None:
-    layers = hybrid("dg", dtype, ops, form, value_heads)
+    layers = hybrid("dg", dtype, ops, weight_format, value_heads)
     wide = [as_reference(layer) for layer in layers]
     found = run(make_stack(layers, ops), kind, caches_of(layers, kind, dtype), dtype)
     expected = run(LayerStack(wide), kind, caches_of(wide, kind, mx.float32), dtype, wide=True)

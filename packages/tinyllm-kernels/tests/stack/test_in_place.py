@@ -119,7 +119,9 @@ def test_only_the_slots_of_the_pages_are_written(ops: Backend, dtype: mx.Dtype) 
 
 def test_preparing_weights_changes_no_bit(ops: Backend) -> None:
     """Rows are interleaved and moved to huge pages. Codes are larger than a huge page of 2 MB."""
-    shape = LayerShape(form=("affine", 8, 64), width=1024, hidden=3072, heads=8, head_dim=64)
+    shape = LayerShape(
+        weight_format=("affine", 8, 64), width=1024, hidden=3072, heads=8, head_dim=64
+    )
     (layer,) = make_layers(shape, 1, mx.bfloat16, ops)
     batch = Batch.at(0, 2, 3)
     x = make_input(batch, shape.width, mx.bfloat16, seed=3)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tinyllm_kernels.testing import (
-    Form,
     LayerShape,
+    WeightFormat,
     as_reference,
     make_batches,
     make_caches,
@@ -33,7 +33,7 @@ from tinyllm_layers.testing import Family
 from tinyllm_ops import REFERENCE, OpSet, Yarn
 from tinyllm_ops.testing import assert_close, exact
 
-FORMS = [None, ("affine", 4, 32), ("affine", 8, 32), ("mxfp4", 4, 32)]
+WEIGHT_FORMATS = [None, ("affine", 4, 32), ("affine", 8, 32), ("mxfp4", 4, 32)]
 CACHES = ["dense", "rotating", "quantized-8", "paged", "paged-8", "paged-4", "window-3"]
 
 
@@ -84,12 +84,12 @@ def check_same(
 
 
 @pytest.mark.parametrize("kind", [*CACHES, "quantized-6", "paged-6"])
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("weight_format", WEIGHT_FORMATS, ids=str)
 @pytest.mark.parametrize("family", ["qwen2", "qwen3"])
 def test_a_stack_of_dense_layers_gives_the_bits_of_the_layers(
-    ops: OpSet, dtype: mx.Dtype, family: Family, form: Form | None, kind: str
+    ops: OpSet, dtype: mx.Dtype, family: Family, weight_format: WeightFormat | None, kind: str
 ) -> None:
-    shape = LayerShape(family, form)
+    shape = LayerShape(family, weight_format)
     layers = make_layers(shape, 2, dtype, ops)
     stacks = make_stack(layers, ops), LayerStack(layers)
     caches = make_caches(kind, 2, shape, dtype), make_caches(kind, 2, shape, dtype)
@@ -128,12 +128,12 @@ def test_inconvenient_sizes_and_other_rotations(
 
 
 @pytest.mark.parametrize("kind", ["dense", "rotating", "paged", "window-3"])
-@pytest.mark.parametrize("form", [None, ("affine", 4, 32)], ids=str)
+@pytest.mark.parametrize("weight_format", [None, ("affine", 4, 32)], ids=str)
 @pytest.mark.parametrize("family", ["qwen2", "qwen3"])
 def test_a_stack_is_near_the_reference_in_float32(
-    ops: OpSet, dtype: mx.Dtype, family: Family, form: Form | None, kind: str
+    ops: OpSet, dtype: mx.Dtype, family: Family, weight_format: WeightFormat | None, kind: str
 ) -> None:
-    shape = LayerShape(family, form)
+    shape = LayerShape(family, weight_format)
     stack = make_stack(make_layers(shape, 2, dtype, ops), ops)
     made = run(stack, kind, make_caches(kind, 2, shape, dtype), shape, dtype)
     for y, expected in zip(made, reference_outputs(shape, 2, kind, dtype), strict=True):
@@ -142,11 +142,11 @@ def test_a_stack_is_near_the_reference_in_float32(
 
 
 @pytest.mark.parametrize("kind", ["dense", "paged"])
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("weight_format", WEIGHT_FORMATS, ids=str)
 def test_a_mixture_of_experts_is_near_its_layer_and_the_reference(
-    ops: OpSet, dtype: mx.Dtype, form: Form | None, kind: str
+    ops: OpSet, dtype: mx.Dtype, weight_format: WeightFormat | None, kind: str
 ) -> None:
-    shape = LayerShape("qwen3_moe", form)
+    shape = LayerShape("qwen3_moe", weight_format)
     layers = make_layers(shape, 1, dtype, ops)
     made, singly = (
         run(stack, kind, make_caches(kind, 1, shape, dtype), shape, dtype)

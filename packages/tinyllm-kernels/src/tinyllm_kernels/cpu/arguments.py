@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
-from jaxtyping import Float32, Int32
-from tinyllm_ops import PageTable, Positions, QuantizedTensor, Weight, Yarn
-from tinyllm_ops.checks import position_array, slice_start
-from tinyllm_ops.rotary_frequencies import rotary_frequencies
+from jaxtyping import Int32
+from tinyllm_ops import PageTable, QuantizedTensor, Weight
 
 from tinyllm_kernels.cpu.interleaved_tensor import InterleavedTensor
 
@@ -49,14 +44,6 @@ def weight_arrays(w: Weight) -> tuple[mx.array, ...]:
     return w.arrays if isinstance(w, QuantizedTensor) else (w,)
 
 
-def with_arrays(w: Weight, arrays: Sequence[mx.array]) -> Weight:
-    """Return a weight of the format of `w` with the given arrays: packed, scales and biases."""
-    if isinstance(w, mx.array):
-        return arrays[0]
-    packed, scales, biases = arrays
-    return replace(w, packed=packed, scales=scales, biases=biases)
-
-
 def page_table_arrays(page_table: PageTable, positions: Int32[mx.array, "T"]) -> PageTableArrays:
     """Convert a page table and the positions of its T tokens to the tuple of the extension."""
     arrays = page_table.arrays
@@ -67,25 +54,3 @@ def page_table_arrays(page_table: PageTable, positions: Int32[mx.array, "T"]) ->
         positions,
         arrays.slot_mapping,
     )
-
-
-def position_rows(positions: Positions, batch: int, length: int) -> Int32[mx.array, "rows L"]:
-    """Return positions as `1 L` or `B L`.
-
-    A slice becomes a constant array, which needs no primitive in MLX's graph.
-    """
-    if isinstance(positions, slice):
-        start = slice_start(positions, length)
-        return mx.array([list(range(start, start + length))], dtype=mx.int32)
-    return position_array(positions, batch, length).astype(mx.int32)
-
-
-@functools.cache
-def frequencies(dim: int, base: float, scaling: Yarn | None) -> Float32[mx.array, "pairs"]:
-    """Return the radians per token of each of the D/2 pairs."""
-    return mx.array(rotary_frequencies(dim, base, scaling), dtype=mx.float32)
-
-
-def magnitude(scaling: Yarn | None) -> float:
-    """Return the factor by which YaRN multiplies rotated queries and keys; 1 without YaRN."""
-    return 1.0 if scaling is None else scaling.magnitude

@@ -62,7 +62,7 @@ _FLOATING = (mx.float32, mx.float16, mx.bfloat16)
 
 
 @dataclass(frozen=True)
-class InputForm:
+class InputSpec:
     """The inputs that a native layer accepts.
 
     Attributes:
@@ -87,7 +87,7 @@ class LayerHandle:
         state: the shape of the states of a recurrent layer; None for attention.
         feed_forward: norm and weights of the MLP or MoE half. None if this process holds only some
             of the experts, or if a shared expert is added: `layer.mlp` then computes the half.
-        input_form: the inputs that the handles accept.
+        input_spec: the inputs that the handles accept.
     """
 
     layer: DecoderLayer
@@ -95,7 +95,7 @@ class LayerHandle:
     attention: GroupedQueryAttention | None
     state: StateShape | None
     feed_forward: native.FeedForwardHandle | None
-    input_form: InputForm
+    input_spec: InputSpec
 
 
 def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
@@ -131,7 +131,7 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
         attention=None if isinstance(core, GatedDeltaNet) else core,
         state=core.state_shape if isinstance(core, GatedDeltaNet) else None,
         feed_forward=feed_forward,
-        input_form=InputForm(
+        input_spec=InputSpec(
             dtypes.pop(), core.hidden_size, whole=feed_forward is not None and not shared
         ),
     )

@@ -15,16 +15,17 @@ import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_layers import Batch, DenseCache, LayerCache, PagedCache
 from tinyllm_layers.cache.loan import Loan, TokenLoan
-from tinyllm_ops import QuantizedTensor, Weight
+from tinyllm_ops import Weight
 
 from tinyllm_kernels import _cpu as native
-from tinyllm_kernels.cpu.runs import (
+from tinyllm_kernels.cpu.layer_groups import (
     LayerGroup,
     check_page_table,
     first_position,
     has_page_table,
     native_page_table,
     page_arrays,
+    pages_of_arrays,
     reserved,
 )
 
@@ -162,14 +163,7 @@ class PagedLoan(StackLoan[tuple[Weight, Weight]]):
 
     def take(self, index: int) -> tuple[Weight, Weight]:
         """See `Loan`."""
-        arrays = self._taken(index)
-        group_size, bits = self._format
-        if not bits:
-            return arrays[0], arrays[1]
-        keys, values = (
-            QuantizedTensor(packed, scales, biases, group_size, bits)
-            for packed, scales, biases in (arrays[:3], arrays[3:])
-        )
+        keys, values = pages_of_arrays(self._taken(index), self._format)
         return keys, values
 
 

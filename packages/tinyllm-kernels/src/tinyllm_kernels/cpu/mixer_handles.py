@@ -10,8 +10,8 @@ from tinyllm_layers import GatedAttention, GatedDeltaNet, GroupedQueryAttention,
 from tinyllm_ops import Weight
 
 from tinyllm_kernels import _cpu as native
-from tinyllm_kernels.cpu.arguments import frequencies, magnitude
 from tinyllm_kernels.cpu.recurrent import MAX_CONV_WIDTH
+from tinyllm_kernels.rope_arguments import frequencies, magnitude
 
 if TYPE_CHECKING:
     from tinyllm_kernels._cpu import NativeWeight

@@ -34,7 +34,7 @@ def expert_linear(
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "*batch O"]:
-    """Multiply each row by the matrix of its expert, one product for each run of equal experts."""
+    """Multiply each row by the matrix of its expert, one product for each expert."""
     check_expert_linear(x, w, experts)
     if x.size == 0:
         return MLX.expert_linear(x, w, experts)

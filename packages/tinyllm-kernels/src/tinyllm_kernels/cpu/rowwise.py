@@ -8,7 +8,7 @@ from tinyllm_ops import Positions, Yarn
 from tinyllm_ops.checks import check_rms_norm, check_rope, check_swiglu
 
 from tinyllm_kernels import _cpu as native
-from tinyllm_kernels.cpu.arguments import frequencies, magnitude, position_rows
+from tinyllm_kernels.rope_arguments import frequencies, magnitude, position_rows
 
 
 def swiglu(

@@ -29,9 +29,8 @@ from tinyllm_ops import Phase
 from tinyllm_ops.checks import require_shape
 
 from tinyllm_kernels import _cpu as native
-from tinyllm_kernels.cpu.handles import InputForm, layer_handle, page_format
-from tinyllm_kernels.cpu.loans import StackLoan, lend_dense, lend_pages
-from tinyllm_kernels.cpu.runs import (
+from tinyllm_kernels.cpu.handles import InputSpec, layer_handle, page_format
+from tinyllm_kernels.cpu.layer_groups import (
     LayerGroup,
     first_position,
     has_page_table,
@@ -40,21 +39,22 @@ from tinyllm_kernels.cpu.runs import (
     run_halves,
     run_paged,
 )
+from tinyllm_kernels.cpu.loans import StackLoan, lend_dense, lend_pages
 
 
 @dataclass(frozen=True)
 class LayerPath:
     """A choice of the implementation that computes a layer in one pass.
 
-    Consecutive layers with equal paths form a run.
+    Consecutive layers with equal paths form a segment.
 
     Attributes:
         kind: "dense" and "paged" compute whole layers in the extension, several in one primitive.
             "halves" computes projections and MLP or MoE natively, and calls the cache for
             attention. "layer" calls the layer itself. "states" is a recurrent layer that has not
-            joined the run of an attention layer yet.
-        offset: for "dense", the number of tokens in each cache of the run.
-        window: for "paged", the window of each cache of the run.
+            joined the segment of an attention layer yet.
+        offset: for "dense", the number of tokens in each cache of the segment.
+        window: for "paged", the window of each cache of the segment.
         page_format: for "paged", the format of the pages: see `handles.page_format`.
     """
 
@@ -67,7 +67,7 @@ class LayerPath:
 _LOGGER = logging.getLogger("tinyllm_kernels")
 
 HALVES, LAYER, STATES = LayerPath("halves"), LayerPath("layer"), LayerPath("states")
-STATES_ALONE = LayerPath("dense")  # a run without attention, which has no offset
+STATES_ALONE = LayerPath("dense")  # a segment without attention, which has no offset
 
 
 class CopyWatch:
@@ -116,10 +116,10 @@ class NativeStack:
         attentions = [handle.attention for handle in self._handles if handle is not None]
         ropes = [each.rope for each in attentions if each is not None]
         self._ropes = list({rope.seq_len: rope for rope in ropes}.values())
-        # Most models have one form. Comparing dtypes of every handle would read 28 more objects.
-        forms = [None if handle is None else handle.input_form for handle in self._handles]
-        self._forms = list(dict.fromkeys(forms))
-        self._form_of_layer = [self._forms.index(form) for form in forms]
+        # Most models have one spec. Comparing dtypes of every handle would read 28 more objects.
+        specs = [None if handle is None else handle.input_spec for handle in self._handles]
+        self._specs = list(dict.fromkeys(specs))
+        self._spec_of_layer = [self._specs.index(spec) for spec in specs]
         # By the first layer, the layer after the last one, and the phase.
         self._groups: dict[tuple[int, int, Phase], list[LayerGroup]] = {}
         self._copies = CopyWatch()
@@ -127,7 +127,7 @@ class NativeStack:
         can_lend = (
             len(attentions) > 0
             and None not in attentions
-            and all(form is not None and form.whole for form in forms)
+            and all(spec is not None and spec.whole for spec in specs)
         )
         self._all_layers = self._groups_of(0, len(attentions), "prefill")[0] if can_lend else None
 
@@ -155,10 +155,10 @@ class NativeStack:
             loan, _ = caches[0].lent
             if isinstance(loan, StackLoan) and loan.serves(x, batch, whole, caches):
                 return loan.run(x, batch, whole)
-        fastest = [fastest_path(x, form) for form in self._forms]
-        paths = choose_paths(batch, x.dtype, [fastest[i] for i in self._form_of_layer], caches)
-        runs = [(path, len(list(run))) for path, run in groupby(paths)]
-        if whole is not None and len(runs) == 1:
+        fastest = [fastest_path(x, spec) for spec in self._specs]
+        paths = choose_paths(batch, x.dtype, [fastest[i] for i in self._spec_of_layer], caches)
+        segments = [(path, len(list(layers))) for path, layers in groupby(paths)]
+        if whole is not None and len(segments) == 1:
             # A prompt takes so long that the objects of each layer cost nothing in comparison, and
             # its callers evaluate the arrays of dense caches after each chunk.
             if paths[0].kind == "dense" and batch.phase == "decode":
@@ -167,7 +167,7 @@ class NativeStack:
                 pages = cast("Sequence[PagedCache]", caches)
                 return lend_pages(x, batch, whole, pages, paths[0].page_format)
         first = 0
-        for path, count in runs:
+        for path, count in segments:
             x = self._run(x, batch, path, first, first + count, caches)
             first += count
         return x
@@ -207,7 +207,7 @@ class NativeStack:
 
 
 def fastest_path(
-    x: Float[mx.array, "B L E"], form: InputForm | None
+    x: Float[mx.array, "B L E"], spec: InputSpec | None
 ) -> Literal["layer", "halves", "whole"]:
     """Return the fastest path that accepts x, before the cache is known.
 
@@ -215,11 +215,11 @@ def fastest_path(
 
     Args:
         x: the input of a stack.
-        form: the inputs that a layer accepts; None if the extension does not know the layer.
+        spec: the inputs that a layer accepts; None if the extension does not know the layer.
     """
-    if form is None or x.size == 0 or (x.dtype, x.shape[-1]) != (form.dtype, form.width):
+    if spec is None or x.size == 0 or (x.dtype, x.shape[-1]) != (spec.dtype, spec.width):
         return "layer"
-    return "whole" if form.whole else "halves"
+    return "whole" if spec.whole else "halves"
 
 
 def choose_paths(
@@ -251,16 +251,16 @@ def choose_paths(
             paths.append(STATES)
         elif type(cache) is DenseCache and cache.offset == offset:
             paths.append(dense)
-        elif has_pages and type(cache) is PagedCache and (form := page_format(cache, dtype)):
-            path_of_pages = LayerPath("paged", window=cache.window, page_format=form)
-            paths.append(paged.setdefault((cache.window, form), path_of_pages))
+        elif has_pages and type(cache) is PagedCache and (layout := page_format(cache, dtype)):
+            path_of_pages = LayerPath("paged", window=cache.window, page_format=layout)
+            paths.append(paged.setdefault((cache.window, layout), path_of_pages))
         else:
             paths.append(HALVES)
     return _with_states(paths)
 
 
 def _with_states(paths: Sequence[LayerPath]) -> list[LayerPath]:
-    """Let recurrent layers join the run of the attention layer after them.
+    """Let recurrent layers join the segment of the attention layer after them.
 
     Recurrent layers need neither positions nor pages, so every path of whole layers is theirs too.
     """

@@ -13,15 +13,13 @@ threadgroup has four heads, 128 threads, and no threadgroup memory.
 
 from __future__ import annotations
 
-import functools
-
 import mlx.core as mx
-from jaxtyping import Float, Float32, Int32
+from jaxtyping import Float
 from tinyllm_ops import Positions, Yarn
-from tinyllm_ops.checks import check_rms_norm, check_rope, position_array, slice_start
-from tinyllm_ops.rotary_frequencies import rotary_frequencies
+from tinyllm_ops.checks import check_rms_norm, check_rope
 
 from tinyllm_kernels.metal.kernel import SIMD, Kernel
+from tinyllm_kernels.rope_arguments import frequencies, magnitude, position_rows
 
 HEADS_PER_GROUP = 4  # one simdgroup for each head
 
@@ -127,36 +125,21 @@ def _rotate(
     check_rope(x, base, dims)
     batch, length, heads, dim = x.shape
     shape = (batch, heads, length, dim) if heads_first else x.shape
-    token_positions = _int32_positions(positions, batch, length)
+    token_positions = position_rows(positions, batch, length)
     if x.size == 0:
         return x.reshape(shape)
     head_count = batch * length * heads
-    magnitude = 1.0 if scaling is None else scaling.magnitude
     rotated_dim = dim if dims is None else dims
     sizes = (token_positions.size, head_count, heads, length, int(heads_first), dim, rotated_dim)
     kernel = _NORM_ROPE if norm else _ROPE
     (y,) = kernel(
-        (x, token_positions, _frequencies(rotated_dim, base, scaling), *sizes, magnitude, *norm),
+        (
+            *(x, token_positions, frequencies(rotated_dim, base, scaling)),
+            *(*sizes, magnitude(scaling), *norm),
+        ),
         [(shape, x.dtype)],
         groups=(1, -(-head_count // HEADS_PER_GROUP), 1),
         group=(SIMD, HEADS_PER_GROUP, 1),
         template=[("T", x.dtype), ("TRADITIONAL", traditional)],
     )
     return y
-
-
-def _int32_positions(positions: Positions, batch: int, length: int) -> Int32[mx.array, "rows L"]:
-    """Return the positions as an array `1 L` or `B L`.
-
-    A slice becomes a constant array, so that no kernel computes the positions.
-    """
-    if isinstance(positions, slice):
-        start = slice_start(positions, length)
-        return mx.array([list(range(start, start + length))], dtype=mx.int32)
-    return position_array(positions, batch, length).astype(mx.int32)
-
-
-@functools.cache
-def _frequencies(dim: int, base: float, scaling: Yarn | None) -> Float32[mx.array, " {dim}//2"]:
-    """Return the angle of each pair at position 1, in radians."""
-    return mx.array(rotary_frequencies(dim, base, scaling), dtype=mx.float32)

@@ -1,4 +1,4 @@
-"""The computation of consecutive layers of one `LayerPath`: whole layers, or halves of layers."""
+"""Groups of consecutive layers, and the passes that compute them: whole layers, or halves."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ from tinyllm_layers import Batch, DenseCache, GroupedQueryAttention, LayerCache,
 from tinyllm_layers.attention import attention_cache
 from tinyllm_layers.cache.base import StateCache
 from tinyllm_layers.gated_delta_net import state_cache
-from tinyllm_ops import Phase, StateTable
+from tinyllm_ops import Phase, QuantizedTensor, StateTable, Weight
 
 from tinyllm_kernels import _cpu as native
-from tinyllm_kernels.cpu.arguments import (
-    page_table_arrays,
-    position_rows,
-    with_arrays,
-)
+from tinyllm_kernels.cpu.arguments import page_table_arrays
 from tinyllm_kernels.cpu.handles import LayerHandle
 from tinyllm_kernels.cpu.recurrent import state_table_arrays
+from tinyllm_kernels.rope_arguments import position_rows
 
 LAYERS_PER_PRIMITIVE = 14
 """The largest number of layers in one primitive of MLX, for decode steps whose caches are not lent
@@ -133,6 +130,20 @@ def page_arrays(caches: Sequence[PagedCache]) -> list[mx.array]:
     return [array for cache in caches for array in cache.arrays]
 
 
+def pages_of_arrays(arrays: Sequence[mx.array], page_format: tuple[int, int]) -> list[Weight]:
+    """Return keys and values of all caches, from the arrays that `page_arrays` returns.
+
+    Args:
+        arrays: the arrays.
+        page_format: see `handles.page_format`.
+    """
+    group_size, bits = page_format
+    if not bits:
+        return list(arrays)
+    parts = zip(arrays[::3], arrays[1::3], arrays[2::3], strict=True)
+    return [QuantizedTensor(*part, group_size, bits) for part in parts]
+
+
 class GroupStates:
     """The states of the recurrent layers of a group, borrowed from their caches for one pass."""
 
@@ -227,10 +238,9 @@ def run_paged(
         return run_dense(x, batch, group, caches, 0)
     check_page_table(batch, own)
     arrays = page_arrays(own)
-    pages = [stored for cache in own for stored in (cache.keys, cache.values)]
     states = GroupStates(batch, group, caches)
     count = len(arrays)
-    y, *written_arrays = native.paged_layers(
+    y, *written = native.paged_layers(
         x,
         group.native,
         arrays,
@@ -240,14 +250,9 @@ def run_paged(
         batch.phase,
         states.native(),
     )
-    arrays = written_arrays[:count]
-    states.commit(written_arrays[count:])
-    if page_format[1]:
-        parts = zip(pages, zip(arrays[::3], arrays[1::3], arrays[2::3], strict=True), strict=True)
-        written = [with_arrays(stored, updated) for stored, updated in parts]
-    else:
-        written = list(arrays)
-    for cache, keys, values in zip(own, written[::2], written[1::2], strict=True):
+    states.commit(written[count:])
+    pages = pages_of_arrays(written[:count], page_format)
+    for cache, keys, values in zip(own, pages[::2], pages[1::2], strict=True):
         cache.commit(keys, values)
     return y
 
