@@ -43,11 +43,11 @@ inline Floats multiply_add(Floats sum, BFloat16Pair a, const BFloat16Pair* b) {
 }
 #endif
 
-// c = scale * (a b), or c += a b if `Add`: kRegisterRows rows of a times N vectors of columns of b.
-// `depth` is in elements. Rows of b are kPanelWidth elements apart.
+// The micro-kernel: c = scale * (a b), or c += a b if `Add`: kRegisterRows rows of a times N
+// vectors of columns of b. `depth` is in elements. Rows of b are kPanelWidth elements apart.
 template <bool Add, int N, typename E>
-void multiply_vectors(const E* a, int64_t a_stride, const E* b, int64_t depth, float scale,
-                      float* c, int64_t c_stride) {
+void prefill_micro_kernel(const E* a, int64_t a_stride, const E* b, int64_t depth, float scale,
+                          float* c, int64_t c_stride) {
   Floats sums[kRegisterRows][N];
 #pragma GCC unroll 6
   for (int m = 0; m < kRegisterRows; ++m) {
@@ -78,10 +78,10 @@ void multiply_panel(const E* a, int64_t a_stride, const E* b, int64_t depth, flo
                     float* c, int64_t c_stride, int64_t columns) {
   const int64_t vectors = (columns + W - 1) / W;
   if (vectors >= kRegisterVectors) {
-    return multiply_vectors<Add, kRegisterVectors>(a, a_stride, b, depth, scale, c, c_stride);
+    return prefill_micro_kernel<Add, kRegisterVectors>(a, a_stride, b, depth, scale, c, c_stride);
   }
   for (int64_t n = 0; n < vectors; ++n) {
-    multiply_vectors<Add, 1>(a, a_stride, b + n * W, depth, scale, c + n * W, c_stride);
+    prefill_micro_kernel<Add, 1>(a, a_stride, b + n * W, depth, scale, c + n * W, c_stride);
   }
 }
 

@@ -42,7 +42,7 @@ int64_t tokens_for_cache(const LinearTask& t, int64_t token_bytes) {
 }
 
 // True if packed x of this type is in pairs of bfloat16. Otherwise it is in floats.
-bool packs_pairs([[maybe_unused]] Type type) {
+bool packs_bfloat16([[maybe_unused]] Type type) {
 #if defined(TINYLLM_PACKED_BFLOAT16)
   return type == Type::bfloat16;
 #else
@@ -50,19 +50,20 @@ bool packs_pairs([[maybe_unused]] Type type) {
 #endif
 }
 
-bool has_pairs(const LinearTask& t) { return t.x_packed && packs_pairs(t.type); }
+bool has_packed_bfloat16(const LinearTask& t) { return t.x_packed && packs_bfloat16(t.type); }
 
-// True if the kernels of packed pairs read interleaved rows.
+// True if the kernels of packed bfloat16 read interleaved rows.
 #if defined(TINYLLM_BFLOAT16_GEMV)
-constexpr bool kPairsReadInterleaved = true;
+constexpr bool kBFloat16ReadsInterleaved = true;
 #else
-constexpr bool kPairsReadInterleaved = false;
+constexpr bool kBFloat16ReadsInterleaved = false;
 #endif
 
-// True if the kernel of the task reads w in its layout. Otherwise rows are deinterleaved first.
-bool reads_layout(const LinearTask& t) {
+// True if the kernel of the task reads w as it is stored. Otherwise rows are deinterleaved first.
+bool reads_w_as_stored(const LinearTask& t) {
   if (!t.w->interleaved || t.x_unpacked) return true;
-  return t.w->interleaved == W && (t.x_integers || (has_pairs(t) && kPairsReadInterleaved));
+  return t.w->interleaved == W &&
+         (t.x_integers || (has_packed_bfloat16(t) && kBFloat16ReadsInterleaved));
 }
 
 #if defined(TINYLLM_INTEGERS)
@@ -123,17 +124,17 @@ bool linear_reads_x_unpacked([[maybe_unused]] Type type) {
 }
 
 bool linear_packs_x(const Weights& w, Type type) {
-  return packs_pairs(type) ? !linear_uses_int8_activations(w) : !linear_uses_integers(w, type);
+  return packs_bfloat16(type) ? !linear_uses_int8_activations(w) : !linear_uses_integers(w, type);
 }
 
 int64_t linear_packed_words(Type type, int columns) {
-  return packs_pairs(type) ? packed_pairs(columns) : columns;
+  return packs_bfloat16(type) ? packed_pairs(columns) : columns;
 }
 
 void linear_pack_x(const void* x, Type type, int64_t rows, int columns, int64_t first, int64_t last,
                    uint32_t* packed) {
 #if defined(TINYLLM_PACKED_BFLOAT16)
-  if (packs_pairs(type)) {
+  if (packs_bfloat16(type)) {
     return pack_tokens(static_cast<const uint16_t*>(x), rows, columns, first, last, packed);
   }
 #endif
@@ -162,7 +163,7 @@ void linear_plan(LinearTask& t, int threads) {
 #if defined(TINYLLM_AMX)
   if (t.x_unpacked) return plan_bfloat16(t, threads);
 #elif defined(TINYLLM_PACKED_BFLOAT16)
-  if (has_pairs(t)) return plan_bfloat16(t, threads);
+  if (has_packed_bfloat16(t)) return plan_bfloat16(t, threads);
 #endif
   if (t.x_integers || t.phase == Phase::decode) {
     int64_t parts = kPartsPerThread * threads;
@@ -193,14 +194,14 @@ LinearRange linear_part_range(const LinearTask& t, int64_t part) {
 }
 
 int64_t linear_scratch(const LinearTask& t) {
-  const int64_t deinterleaved = reads_layout(t) ? 0 : deinterleave_floats(*t.w, t.part_rows);
+  const int64_t deinterleaved = reads_w_as_stored(t) ? 0 : deinterleave_floats(*t.w, t.part_rows);
 #if defined(TINYLLM_INTEGERS)
   if (t.x_integers) return deinterleaved + integer_scratch(t);
 #endif
 #if defined(TINYLLM_AMX)
   if (t.x_unpacked) return bfloat16_scratch(t);
 #elif defined(TINYLLM_PACKED_BFLOAT16)
-  if (has_pairs(t)) return deinterleaved + bfloat16_scratch(t);
+  if (has_packed_bfloat16(t)) return deinterleaved + bfloat16_scratch(t);
 #endif
   if (t.phase == Phase::decode) return deinterleaved;
   return deinterleaved + float_scratch(t);
@@ -214,12 +215,12 @@ void linear_part(const LinearTask& t, int64_t part, float* scratch) {
   Weights w = *t.w;
   LinearTask task = t;
   task.w = &w;
-  if (!reads_layout(t)) {
+  if (!reads_w_as_stored(t)) {
     w = deinterleave_rows(*t.w, range.first_row, range.last_row, scratch);
     scratch += deinterleave_floats(*t.w, t.part_rows);
   }
 #if defined(TINYLLM_BFLOAT16_GEMV)
-  if (has_pairs(t) && uses_bfloat16_gemv(w, t.tokens)) {
+  if (has_packed_bfloat16(t) && uses_bfloat16_gemv(w, t.tokens)) {
     return with_codes(w, [&]<Codes C, typename T>() { bfloat16_gemv<C, T>(t, range); });
   }
 #endif
@@ -230,7 +231,7 @@ void linear_part(const LinearTask& t, int64_t part, float* scratch) {
   }
 #endif
 #if defined(TINYLLM_PACKED_BFLOAT16)
-  if (has_pairs(t)) return bfloat16_gemm(task, range, scratch);
+  if (has_packed_bfloat16(t)) return bfloat16_gemm(task, range, scratch);
 #endif
   with_format(w, [&]<typename Format>() { float_part<Format>(task, range, scratch); });
 }

@@ -95,11 +95,11 @@ void rope_tokens(const RopeTask& t, int64_t first, int64_t last) {
   with_type(t.type, [&]<typename T>(T*) {
     const auto* weight = static_cast<const T*>(t.norm_weight);
     for (int64_t head = 0; head < t.heads; ++head) {
-      const auto place = [&](int64_t n, const int64_t(&strides)[3]) {
+      const auto offset = [&](int64_t n, const int64_t(&strides)[3]) {
         return n / t.length * strides[0] + n % t.length * strides[1] + head * strides[2];
       };
       const auto features = [&](int64_t n) {
-        return static_cast<const T*>(t.x) + place(n, t.strides);
+        return static_cast<const T*>(t.x) + offset(n, t.strides);
       };
       const auto scale_of = [&](int64_t n) {
         return weight && n < last ? inverse_rms(features(n), t.dim, t.eps) : 0;
@@ -109,7 +109,7 @@ void rope_tokens(const RopeTask& t, int64_t first, int64_t last) {
         const int64_t token = n % t.length;
         const float* table = t.table + 2 * t.pairs * (t.shares_positions ? token : n);
         const T* x = features(n);
-        T* y = static_cast<T*>(t.y) + place(n, t.y_strides);
+        T* y = static_cast<T*>(t.y) + offset(n, t.y_strides);
         // Tokens are some KB apart, which no hardware prefetcher follows.
         constexpr int64_t kTokensAhead = 3;
         if (token + kTokensAhead < t.length) prefetch(x + kTokensAhead * t.strides[1], t.dim);

@@ -30,10 +30,10 @@ inline int64_t panel_numbers(const LinearTask& t) { return steps_of(t) * kStepNu
 // The two tiles of rows of the panel from row `first` of w on.
 struct Panel {
   Panel(const LinearTask& t, int64_t first) {
-    for (int half = 0; half < 2; ++half) {
-      const Weights& w = half && t.up ? *t.up : *t.w;
-      const int64_t row = first + (half && !t.up ? kTileRows : 0);
-      tiles[half] = {&w, row, std::min<int64_t>(w.rows - row, kTileRows)};
+    for (int i = 0; i < 2; ++i) {
+      const Weights& w = i && t.up ? *t.up : *t.w;
+      const int64_t row = first + (i && !t.up ? kTileRows : 0);
+      tiles[i] = {&w, row, std::min<int64_t>(w.rows - row, kTileRows)};
     }
   }
 

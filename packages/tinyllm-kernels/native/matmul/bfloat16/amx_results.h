@@ -1,4 +1,4 @@
-// Sums of the matrix unit on their way to y.
+// The results of a micro-tile on the matrix unit, rounded and stored to y.
 #pragma once
 
 #include <immintrin.h>

@@ -186,23 +186,23 @@ Words step_of_row(const Weights& w, int64_t n, int k) {
     const int numbers = std::min(w.columns - k, kStepColumns);
     std::memcpy(&pairs, row + k, numbers * sizeof(BFloat16));
   } else {
-    Floats halves[2] = {};
+    Floats vectors[2] = {};
     for (int i = 0; i < 2; ++i) {
       const int column = k + i * W, numbers = std::min(w.columns - column, W);
       if constexpr (Format::kScaled) {
         if (numbers <= 0) break;
         const Affine affine = Format::affine(w, (n * w.columns + column) / w.group);
-        halves[i] = Format::raw(row, column) * affine.scale + affine.bias;
+        vectors[i] = Format::raw(row, column) * affine.scale + affine.bias;
       } else if (numbers >= W) {
-        halves[i] = Format::raw(row, column);
+        vectors[i] = Format::raw(row, column);
       } else {
         for (int lane = 0; lane < numbers; ++lane) {
-          halves[i][lane] = Format::one(row, column + lane);
+          vectors[i][lane] = Format::one(row, column + lane);
         }
       }
     }
     pairs = bit_cast<Words>(
-        _mm512_cvtne2ps_pbh(bit_cast<__m512>(halves[1]), bit_cast<__m512>(halves[0])));
+        _mm512_cvtne2ps_pbh(bit_cast<__m512>(vectors[1]), bit_cast<__m512>(vectors[0])));
   }
   return pairs;
 }

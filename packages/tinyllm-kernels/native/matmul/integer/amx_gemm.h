@@ -90,13 +90,13 @@ class AmxPipeline {
 #pragma GCC unroll 2
     for (int tile = 0; tile < kTiles; ++tile) {
       const int first = tile * M / kTiles;
-      if (piece == first) multiply_first_half(tile);
-      if (kSecondHalf > 0 && piece == first + M / 4) multiply_second_half(tile);
+      if (piece == first) multiply_first_tokens(tile);
+      if (kSecondTokens > 0 && piece == first + M / 4) multiply_second_tokens(tile);
     }
     int32_t* sums = buffers_.sums[(step_ + 1) % Buffers::kSumGroups];
     if (piece == M * 3 / 4) registers_.template store<kSums>(sums, sizeof(Ints));
-    if (kSecondHalf > 0 && piece == M - 1) {
-      registers_.template store<kSums2>(sums + Planes * kFirstHalf * W, sizeof(Ints));
+    if (kSecondTokens > 0 && piece == M - 1) {
+      registers_.template store<kSums2>(sums + Planes * kFirstTokens * W, sizeof(Ints));
     }
 #pragma GCC unroll 32
     for (int line = 0; line < kLines; ++line) {
@@ -117,16 +117,16 @@ class AmxPipeline {
   static constexpr int kGroupWords = Group / kCodesPerWord<kBits<C>> * W;
   static constexpr int kLines = kGroupWords / W;  // of codes
   // Tokens of two tiles of x.
-  static constexpr int kFirstHalf = std::min(M, 16 / Planes), kSecondHalf = M - kFirstHalf;
+  static constexpr int kFirstTokens = std::min(M, 16 / Planes), kSecondTokens = M - kFirstTokens;
   static constexpr int kColumns = group_tile_columns(Group), kTiles = Group / kColumns;
   static constexpr int kTileWords = kColumns / 4 * W;  // of a tile of bytes
-  // Tile registers: sums and x of both halves of the tokens, and codes.
+  // Tile registers: sums and x of the first and of the second tokens, and codes.
   static constexpr int kSums = 0, kSums2 = 1, kX = 2, kX2 = 3, kCodes = 4;
 
   static TileSizes tile_sizes() {
     TileSizes sizes;
-    sizes.rows[kSums] = sizes.rows[kX] = Planes * kFirstHalf;
-    sizes.rows[kSums2] = sizes.rows[kX2] = Planes * std::max(kSecondHalf, 1);
+    sizes.rows[kSums] = sizes.rows[kX] = Planes * kFirstTokens;
+    sizes.rows[kSums2] = sizes.rows[kX2] = Planes * std::max(kSecondTokens, 1);
     sizes.row_bytes[kX] = sizes.row_bytes[kX2] = kColumns;
     sizes.rows[kCodes] = kColumns / 4;
     return sizes;
@@ -150,10 +150,10 @@ class AmxPipeline {
     if (codes_ < last_codes_) codes_ += kGroupWords;
   }
 
-  [[gnu::always_inline]] void multiply_first_half(int tile) {
+  [[gnu::always_inline]] void multiply_first_tokens(int tile) {
     if (tile == 0) {
       registers_.template zero<kSums>();
-      if (kSecondHalf > 0) registers_.template zero<kSums2>();
+      if (kSecondTokens > 0) registers_.template zero<kSums2>();
     }
     if constexpr (kUnpacks) {
       const uint8_t* codes = buffers_.codes[(step_ + 1) % Buffers::kCodeGroups];
@@ -165,8 +165,8 @@ class AmxPipeline {
     registers_.template multiply_add_bytes<kSums, kX, kCodes>();
   }
 
-  [[gnu::always_inline]] void multiply_second_half(int tile) {
-    registers_.template load<kX2>(x_ + Planes * (tile * M + kFirstHalf) * kColumns, kColumns);
+  [[gnu::always_inline]] void multiply_second_tokens(int tile) {
+    registers_.template load<kX2>(x_ + Planes * (tile * M + kFirstTokens) * kColumns, kColumns);
     registers_.template multiply_add_bytes<kSums2, kX2, kCodes>();
   }
 

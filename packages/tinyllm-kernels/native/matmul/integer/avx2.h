@@ -11,7 +11,7 @@ namespace tinyllm::TINYLLM_ISA {
 
 inline constexpr int kGemvTokens = 8, kInt8GemvTokens = 8;
 
-using Halves [[gnu::vector_size(sizeof(Words))]] = int16_t;
+using Int16s [[gnu::vector_size(sizeof(Words))]] = int16_t;
 
 template <Codes C>
 inline constexpr float kCodeOffset = C == Codes::e2m1 ? -12 : 0;
@@ -64,38 +64,38 @@ struct CodeBytes {
 };
 
 // Adds two products of `codes` and x to each sum of 16 bits.
-inline Halves add_byte_pairs(Halves sums, Words codes, Words x) {
+inline Int16s add_byte_pairs(Int16s sums, Words codes, Words x) {
 #if defined(__AVX512BW__)
   const __m512i pairs = _mm512_maddubs_epi16(bit_cast<__m512i>(codes), bit_cast<__m512i>(x));
 #else
   const __m256i pairs = _mm256_maddubs_epi16(bit_cast<__m256i>(codes), bit_cast<__m256i>(x));
 #endif
-  return sums + bit_cast<Halves>(pairs);
+  return sums + bit_cast<Int16s>(pairs);
 }
 
 // Words of codes whose products are added up in 16 bits. A word has four products for each sum of
 // 16 bits, of at most 15 * 127, or 24 * 127 for E2M1.
 template <Codes C>
-inline constexpr int kWordsOfHalves = C == Codes::e2m1 ? 2 : 4;
+inline constexpr int kWordsPerInt16Sum = C == Codes::e2m1 ? 2 : 4;
 
 struct Int8Sums {
   // Adds the products of a vector of codes with a word of x.
   void multiply_add(Words codes, const int8_t* x) {
     uint32_t word;
     std::memcpy(&word, x, sizeof word);
-    halves = add_byte_pairs(halves, codes, Words{} + word);
-    asm("" : "+v"(halves));  // as in `CodeWords`
+    int16_sums = add_byte_pairs(int16_sums, codes, Words{} + word);
+    asm("" : "+v"(int16_sums));  // as in `CodeWords`
   }
 
-  // Must be called after kWordsOfHalves words of codes.
+  // Must be called after kWordsPerInt16Sum words of codes.
   void widen() {
-    sums = add_products(sums, bit_cast<Words>(halves), Words{} + 0x10001u);
-    halves = Halves{};
+    sums = add_products(sums, bit_cast<Words>(int16_sums), Words{} + 0x10001u);
+    int16_sums = Int16s{};
   }
 
   Floats to_floats() const { return __builtin_convertvector(sums, Floats); }
 
-  Halves halves{};
+  Int16s int16_sums{};
   Ints sums{};
 };
 

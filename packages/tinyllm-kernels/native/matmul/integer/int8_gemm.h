@@ -83,9 +83,9 @@ struct CodeBlock {
     for (int64_t g = 0; g < groups; ++g, scales += tile, group_sums += tile) {
       if (next) next->prefetch<P>(g);
       Int8Sums sums[M][P];
-      for (int64_t i = 0; i < group_words; i += kWordsOfHalves<C>) {
+      for (int64_t i = 0; i < group_words; i += kWordsPerInt16Sum<C>) {
 #pragma GCC unroll 4
-        for (int n = 0; n < kWordsOfHalves<C>; ++n, ++word) {
+        for (int n = 0; n < kWordsPerInt16Sum<C>; ++n, ++word) {
 #pragma GCC unroll 2
           for (int v = 0; v < kInt8XWords<kBits<C>>; ++v, x += stride) {
 #pragma GCC unroll 4

@@ -106,7 +106,7 @@ template <Codes C, typename T, int M, typename Prefetch>
 void int8_gemv_rows(const LinearTask& t, const Weights& w, Int8Tokens x, int64_t token,
                     int64_t first, int64_t rows, Prefetch prefetch) {
   constexpr int kCodes = kCodesPerWord<kBits<C>>;  // in a word
-  constexpr int kWords = std::max(kWordsOfHalves<C>, Prefetch::kWordsOfLine);
+  constexpr int kWords = std::max(kWordsPerInt16Sum<C>, Prefetch::kWordsOfLine);
   const int64_t groups = w.columns / w.group;
   const int group_words = w.group / kCodes;
   const auto* codes = static_cast<const uint32_t*>(w.data) + first * (w.columns / kCodes);

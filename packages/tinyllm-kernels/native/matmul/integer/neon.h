@@ -148,7 +148,7 @@ class CodeWords : private CodeBytes<C> {
 #endif
 
 template <Codes C>
-inline constexpr int kWordsOfHalves = 1;
+inline constexpr int kWordsPerInt16Sum = 1;
 
 // Sums of products with a row of x in int8.
 struct Int8Sums {

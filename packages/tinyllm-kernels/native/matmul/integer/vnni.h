@@ -86,7 +86,7 @@ class CodeWords : private CodeBytes<C> {
 };
 
 template <Codes C>
-inline constexpr int kWordsOfHalves = 1;
+inline constexpr int kWordsPerInt16Sum = 1;
 
 // Sums of products with a row of x in int8, one sum for each of W rows.
 struct Int8Sums {

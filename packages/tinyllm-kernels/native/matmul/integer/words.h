@@ -14,10 +14,10 @@
 //
 // and for x in int8 (matmul/integer/int8_gemv.h):
 //
-//   kInt8GemvTokens       rows of x that are multiplied by a word of codes at once
-//   kWordsOfHalves  words of codes whose products are added up in 16 bits; 1 if none are
-//   CodeBytes       a word of codes of each of W rows, as bytes
-//   Int8Sums        sums of products with one row of x in int8, one sum for each of W rows
+//   kInt8GemvTokens    rows of x that are multiplied by a word of codes at once
+//   kWordsPerInt16Sum  words of codes whose products are added up in 16 bits; 1 if none are
+//   CodeBytes          a word of codes of each of W rows, as bytes
+//   Int8Sums           sums of products with one row of x in int8, one sum for each of W rows
 //
 // Instructions that multiply bytes read x as two planes of signed bytes, x = 128 high + low. AVX2
 // and AVX-512 without VNNI multiply numbers of 16 bits.
