@@ -72,8 +72,7 @@ def test_min_p_keeps_what_mlx_lm_keeps(seed: int, p: float) -> None:
 def test_repetition_over_prompt_and_output_matches_mlx_lm(seed: int) -> None:
     rng = np.random.default_rng(seed)
     prompt, output = rng.integers(0, V, 50).tolist(), rng.integers(0, V, 30).tolist()
-    penalties = Penalties(SamplingParams(repetition_penalty=1.3), V)
-    penalties.start(mx.array(prompt, dtype=mx.int32))
+    penalties = Penalties(SamplingParams(repetition_penalty=1.3), V, prompt)
     for token in output:
         penalties.record(mx.array(token, dtype=mx.int32))
     logits = random_logits(seed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mlx.core as mx
 from tinyllm_qwen import Sampler, Tokenizer
 from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.text.output import OutputProcessor
@@ -76,8 +75,8 @@ class RequestFactory:
         try:
             if grammar is None and request.grammar is not None:
                 grammar = self._grammars.compile(request.grammar, request.tenant)
-            sampler = Sampler(request.sampling, model.config.vocab_size, model.ops)
-            sampler.start(mx.array(list(request.prompt), dtype=mx.int32))
+            vocab_size = model.config.vocab_size
+            sampler = Sampler(request.sampling, vocab_size, model.ops, request.prompt)
             return RequestState(
                 request,
                 number,

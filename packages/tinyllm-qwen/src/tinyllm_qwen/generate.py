@@ -72,18 +72,18 @@ def generate(
             `speculation`. The call raises the error, not the iterator.
     """
     tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+    check_prompt(tokens, model.config)
     cache = model.make_caches() if cache is None else cache
     if len(cache) != model.num_caches:
         raise ValueError(f"cache: expected {model.num_caches}, one per layer, got {len(cache)}")
     if speculation < 0:
         raise ValueError(f"speculation: expected at least 0, got {speculation}")
-    sampler = Sampler(sampling, model.config.vocab_size, model.ops)
+    sampler = Sampler(sampling, model.config.vocab_size, model.ops, tokens)
     decoding: PlainDecoding | Speculation = PlainDecoding(model, cache, sampler)
     if speculation:
         decoding = Speculation(model, cache, sampler, speculation, tokenizer.vocab_size)
     layers = cache if speculation else model.layer_caches(cache)
     cached = common_offset(layers)
-    check_prompt(tokens, model.config)
     if cached >= len(tokens):
         raise ValueError(
             f"cache: expected fewer tokens than the prompt's {len(tokens)}, got {cached}"
@@ -98,7 +98,6 @@ def generate(
 
     def pieces() -> Generator[Piece, None, None]:
         started = first_at = time.perf_counter()
-        sampler.start(mx.array(tokens, dtype=mx.int32))
         given = 0
         try:
             first = _prefill(decoding, tokens[cached:], cache, prefill_chunk, on_prefill)

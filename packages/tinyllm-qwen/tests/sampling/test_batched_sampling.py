@@ -13,7 +13,7 @@ from tinyllm_qwen.sampling.params import SamplingParams
 from tinyllm_qwen.sampling.sampler import Sampler, choose, with_logprobs
 
 V = 60
-PROMPT = mx.array([1, 2, 3], dtype=mx.int32)
+PROMPT = [1, 2, 3]
 
 
 def random_params(draw: random.Random) -> SamplingParams:
@@ -32,9 +32,7 @@ def random_params(draw: random.Random) -> SamplingParams:
 
 
 def started(params: SamplingParams) -> Sampler:
-    sampler = Sampler(params, V, MLX)
-    sampler.start(PROMPT)
-    return sampler
+    return Sampler(params, V, MLX, PROMPT)
 
 
 @pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16], ids=["float32", "bfloat16"])

@@ -12,15 +12,10 @@ V = 8
 token_ids = st.lists(st.integers(0, V - 1), max_size=20)
 
 
-def ids(tokens: list[int]) -> mx.array:
-    return mx.array(tokens, dtype=mx.int32)
-
-
 def penalized(
     params: SamplingParams, prompt: list[int], output: list[int], scores: np.ndarray
 ) -> Any:
-    penalties = Penalties(params, V)
-    penalties.start(ids(prompt))
+    penalties = Penalties(params, V, prompt)
     for token in output:
         penalties.record(mx.array(token, dtype=mx.int32))
     return np.array(penalties(mx.array(scores.astype(np.float32))))
@@ -86,11 +81,3 @@ def test_repetition_lowers_negative_scores_too() -> None:
 def test_a_banned_token_stays_banned() -> None:
     params = SamplingParams(repetition_penalty=0.5, presence_penalty=-2.0, frequency_penalty=-2.0)
     assert penalized(params, [0], [0, 0], np.full(V, -np.inf)).tolist() == [-np.inf] * V
-
-
-def test_a_new_start_forgets_prompt_and_output() -> None:
-    penalties = Penalties(SamplingParams(repetition_penalty=2.0, frequency_penalty=1.0), V)
-    penalties.start(ids([1, 2]))
-    penalties.record(mx.array(3, dtype=mx.int32))
-    penalties.start(ids([4]))
-    assert penalties(mx.full((V,), 2.0)).tolist() == [2.0, 2.0, 2.0, 2.0, 1.0, 2.0, 2.0, 2.0]

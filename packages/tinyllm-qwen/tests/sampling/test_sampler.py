@@ -10,7 +10,6 @@ from tinyllm_qwen.sampling.sample import Sample
 from tinyllm_qwen.sampling.sampler import Sampler
 
 V = 12
-NO_PROMPT = mx.zeros((0,), dtype=mx.int32)
 LOGITS = np.random.default_rng(7).normal(0.0, 1.5, V)
 FILTERS: list[dict[str, Any]] = [
     {"temperature": 1.0},
@@ -84,8 +83,8 @@ def test_top_k_of_one_takes_the_best_token() -> None:
 
 def test_bias_comes_before_the_penalties() -> None:
     # (1 + 3) / 2 loses to 2.5; 1 / 2 + 3 would win.
-    sampler = Sampler(SamplingParams(logit_bias={0: 3.0}, repetition_penalty=2.0), 2)
-    sampler.start(mx.array([0]))
+    params = SamplingParams(logit_bias={0: 3.0}, repetition_penalty=2.0)
+    sampler = Sampler(params, 2, prompt=[0])
     assert sampler(logits_of([1.0, 2.5])).token.item() == 1
 
 
@@ -134,12 +133,9 @@ def test_sampling_leaves_the_global_generator_alone() -> None:
     assert mx.random.uniform(shape=(4,)).tolist() == expected
 
 
-def test_start_draws_again_from_the_seed() -> None:
+def test_later_draws_do_not_repeat_the_first_draws() -> None:
     sampler = Sampler(SamplingParams(temperature=1.0, seed=3, presence_penalty=1.0), V)
-    first = sequence(sampler, 50)
-    assert sequence(sampler, 50) != first
-    sampler.start(NO_PROMPT)
-    assert sequence(sampler, 50) == first
+    assert sequence(sampler, 50) != sequence(sampler, 50)
 
 
 def test_different_seeds_and_no_seed_give_different_tokens() -> None:
@@ -164,7 +160,6 @@ def test_a_step_evaluates_nothing(temperature: float) -> None:
 
     def two_steps(logits: mx.array) -> mx.array:
         sampler = Sampler(params, V)
-        sampler.start(NO_PROMPT)
         return sampler(logits + sampler(logits).logprob).token
 
     # While MLX traces a function, it raises if the function asks for a value.
@@ -246,12 +241,6 @@ def test_equal_logits_are_all_drawn() -> None:
 def test_logits_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"logits: expected shape \(12,\), got"):
         inspect.unwrap(Sampler.__call__)(Sampler(SamplingParams(), V), mx.zeros(shape))
-
-
-@pytest.mark.parametrize("prompt", [mx.zeros((2,)), mx.zeros((1, 2), dtype=mx.int32)])
-def test_a_prompt_that_is_no_row_of_ids_is_refused(prompt: list[int]) -> None:
-    with pytest.raises(ValueError, match="prompt: expected one row of integer ids, got"):
-        inspect.unwrap(Sampler.start)(Sampler(SamplingParams(), V), prompt)
 
 
 def test_a_bias_outside_the_vocabulary_is_refused() -> None:

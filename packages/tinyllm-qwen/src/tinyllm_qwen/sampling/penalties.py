@@ -1,7 +1,9 @@
 """Penalties, which lower the scores of tokens that have occurred before."""
 
+from collections.abc import Sequence
+
 import mlx.core as mx
-from jaxtyping import Float, Int, Integer
+from jaxtyping import Float, Int
 
 from tinyllm_qwen.sampling.params import SamplingParams
 
@@ -18,25 +20,20 @@ class Penalties:
     adds to the graph, so that a token can be recorded before it is computed.
     """
 
-    def __init__(self, params: SamplingParams, vocab_size: int) -> None:
-        """Start an empty sequence.
+    def __init__(self, params: SamplingParams, vocab_size: int, prompt: Sequence[int] = ()) -> None:
+        """Start a sequence without output.
 
         Args:
             params: the settings, of which the three penalties are used.
             vocab_size: V.
+            prompt: the token ids of the prompt, all below V.
         """
         self._repetition = params.repetition_penalty
         self._presence = params.presence_penalty
         self._frequency = params.frequency_penalty
-        self._vocab_size = vocab_size
-        self.start(mx.zeros((0,), dtype=mx.int32))
-
-    def start(self, prompt: Integer[mx.array, "L"]) -> None:
-        """Start a new sequence with the token ids `prompt`, all below V."""
-        in_prompt = mx.zeros((self._vocab_size,), dtype=mx.bool_)
-        in_prompt[prompt] = True
-        self._in_prompt = in_prompt
-        self._output_counts = mx.zeros((self._vocab_size,), dtype=mx.int32)
+        self._in_prompt = mx.zeros((vocab_size,), dtype=mx.bool_)
+        self._in_prompt[mx.array(list(prompt), dtype=mx.int32)] = True
+        self._output_counts = mx.zeros((vocab_size,), dtype=mx.int32)
 
     def __call__(self, scores: Float[mx.array, "V"]) -> Float[mx.array, "V"]:
         """Return the scores with the three penalties applied."""

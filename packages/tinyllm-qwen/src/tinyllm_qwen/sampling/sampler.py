@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import mlx.core as mx
-from jaxtyping import Bool, Float, Int, Integer, UInt32
+from jaxtyping import Bool, Float, Int, UInt32
 from tinyllm_ops import REFERENCE, OpSet
 
 from tinyllm_qwen.sampling.best_tokens import BestTokens
@@ -47,13 +47,20 @@ class Sampler:
             if top-p is used; None for greedy decoding.
     """
 
-    def __init__(self, params: SamplingParams, vocab_size: int, ops: OpSet = REFERENCE) -> None:
-        """Make a sampler for an empty sequence.
+    def __init__(
+        self,
+        params: SamplingParams,
+        vocab_size: int,
+        ops: OpSet = REFERENCE,
+        prompt: Sequence[int] = (),
+    ) -> None:
+        """Make a sampler for the text after a prompt.
 
         Args:
             params: the settings of the request.
             vocab_size: V, the length of the logits.
             ops: the implementation of argmax, top-k and log-probability, usually `model.ops`.
+            prompt: the token ids of the prompt, for the repetition penalty.
 
         Raises:
             ValueError: if V is 0, or `logit_bias` names a token outside the vocabulary.
@@ -70,25 +77,10 @@ class Sampler:
         self._vocab_size = vocab_size
         self._biased_tokens = mx.array(list(params.logit_bias.keys()), dtype=mx.int32)
         self._biases = mx.array(list(params.logit_bias.values()), dtype=mx.float32)
-        self._penalties = Penalties(params, vocab_size) if params.has_penalties else None
-        self._keys = self._first_keys()
-
-    def start(self, prompt: Integer[mx.array, "L"]) -> None:
-        """Start a new sequence, with the first random key of the seed.
-
-        Args:
-            prompt: the token ids of the prompt, for the repetition penalty. It may be empty.
-
-        Raises:
-            ValueError: if `prompt` is not a vector of integers.
-        """
-        if prompt.ndim != 1 or not mx.issubdtype(prompt.dtype, mx.integer):
-            raise ValueError(
-                f"prompt: expected one row of integer ids, got {prompt.dtype} of {prompt.shape}"
-            )
-        if self._penalties is not None:
-            self._penalties.start(prompt)
-        self._keys = self._first_keys()
+        self._penalties = Penalties(params, vocab_size, prompt) if params.has_penalties else None
+        seed = secrets.randbits(64) if params.seed is None else params.seed
+        # The key from which later keys are split, and the key of the next token.
+        self._keys: UInt32[mx.array, "2 2"] = mx.random.split(mx.random.key(seed))
 
     def __call__(
         self, logits: Float[mx.array, "V"], allowed: Bool[mx.array, "V"] | None = None
@@ -177,11 +169,6 @@ class Sampler:
             sampler.advance(token)
             samplers.append(sampler)
         return samplers
-
-    def _first_keys(self) -> UInt32[mx.array, "2 2"]:
-        """Return the key from which later keys are split, and the key of the next token."""
-        seed = self.params.seed
-        return mx.random.split(mx.random.key(secrets.randbits(64) if seed is None else seed))
 
 
 def choose(
