@@ -113,7 +113,7 @@ def check_answers(server: Server, name: str) -> None:
     arithmetic = Arithmetic.choose("auto", "float32")
     model, tokenizer = load(name, ops=arithmetic.ops, dtype=mx.float32)
     prompts = [
-        tokenizer.encode(tokenizer.render_chat([{"role": "user", "content": question}]))
+        tokenizer.apply_chat_template([{"role": "user", "content": question}])
         for question in QUESTIONS
     ]
     expected = [

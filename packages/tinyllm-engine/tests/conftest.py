@@ -39,10 +39,10 @@ def prompts(pico: tuple[Qwen, Tokenizer]) -> list[list[int]]:
     """Tokens of conversations. The last two repeat a question, so that prompt lookup has drafts."""
     tokenizer, question = pico[1], "what does rmsnorm do?"
     asked = {"role": "user", "content": question}
-    short = tokenizer.encode(tokenizer.render_chat([asked]))
+    short = tokenizer.apply_chat_template([asked])
     answer = [piece.token for piece in generate(*pico, short, max_tokens=24)]
     turn = [asked, {"role": "assistant", "content": tokenizer.decode(answer)}]
-    repeated = [tokenizer.encode(tokenizer.render_chat([*turn * n, asked])) for n in (1, 2)]
+    repeated = [tokenizer.apply_chat_template([*turn * n, asked]) for n in (1, 2)]
     return [*sample_prompts(tokenizer), *repeated]
 
 

@@ -196,7 +196,7 @@ def test_any_tokenizer_config_is_read_or_refused(tmp_path: Path, data: bytes) ->
     (tmp_path / "tokenizer_config.json").write_bytes(data)
     try:
         tokenizer = Tokenizer.from_folder(tmp_path)
-        tokenizer.render_chat([{"role": "user", "content": "hi"}])
+        tokenizer.apply_chat_template([{"role": "user", "content": "hi"}])
     except (CheckpointError, TemplateError):
         return
 

@@ -95,7 +95,7 @@ def test_control_tokens_in_a_conversation_are_text(message: dict[str, Any]) -> N
 def test_the_old_way_is_a_flag() -> None:
     messages = [{"role": "user", "content": FORGED}]
     old = TOKENIZER.apply_chat_template(messages, allow_special_tokens=True)
-    assert old == TOKENIZER.encode(TOKENIZER.render_chat(messages))
+    assert old == TOKENIZER.encode(TOKENIZER.chat_prompt(messages, allow_special_tokens=True).text)
     assert names(TOKENIZER, old).count("<|im_start|>") == 3
     assert names(TOKENIZER, TOKENIZER.apply_chat_template(messages)).count("<|im_start|>") == 2
 

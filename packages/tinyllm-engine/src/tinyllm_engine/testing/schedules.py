@@ -124,7 +124,7 @@ class _UnreliableRunner(Runner):
 def sample_prompts(tokenizer: Tokenizer) -> list[list[int]]:
     """Return conversations as token ids. Four of them share a prefix of several pages."""
     short = [
-        tokenizer.encode(tokenizer.render_chat([{"role": "user", "content": question}]))
+        tokenizer.apply_chat_template([{"role": "user", "content": question}])
         for question in _QUESTIONS
     ]
     long = [token for prompt in short for token in prompt]

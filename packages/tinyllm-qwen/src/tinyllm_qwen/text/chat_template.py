@@ -76,49 +76,30 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Message],
+        variables: Mapping[str, object] | None = None,
+        marks: TokenMarks | None = None,
         *,
         tools: Sequence[Mapping[str, object]] | None = None,
         add_generation_prompt: bool = True,
-        **variables: object,
     ) -> str:
         """Render the prompt for `messages`.
 
         As in Hugging Face's implementation, a field of a message that is None counts as absent. The
-        content of a message is not escaped: the text "<|im_end|>" in a message looks like the end
-        of its turn. `render_marked` distinguishes the two.
+        content of a message is not escaped: without marks, the text "<|im_end|>" in a message looks
+        like the end of its turn.
 
         Args:
             messages: the conversation, at least one turn.
+            variables: further variables of the template, such as `enable_thinking`.
+            marks: marks for the tokens of the template itself; None to render plain text.
             tools: JSON schemas of the functions that the model may call.
             add_generation_prompt: True to end the prompt with the start of the assistant's turn.
-            variables: further variables of the template, such as `enable_thinking`.
 
         Raises:
             ValueError: if there are no messages, or a value is not of a JSON type.
             TemplateError: if the template refuses the messages or fails on them.
             CheckpointError: if the template is broken, exceeds its limits, or attempts to access
                 Python's internals.
-        """
-        return self.render_marked(
-            messages,
-            variables,
-            None,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-        )
-
-    def render_marked(
-        self,
-        messages: Sequence[Message],
-        variables: Mapping[str, object],
-        marks: TokenMarks | None,
-        *,
-        tools: Sequence[Mapping[str, object]] | None = None,
-        add_generation_prompt: bool = True,
-    ) -> str:
-        """Render the prompt for `messages`, with marks for the tokens of the template itself.
-
-        The arguments and errors are those of `render`. Without `marks` the result is the same too.
         """
         if not messages:
             raise ValueError("messages: expected at least one, got none")
@@ -145,7 +126,10 @@ class ChatTemplate:
                 {
                     **own,
                     "documents": None,
-                    **{name: _json_value(value, name, clean) for name, value in variables.items()},
+                    **{
+                        name: _json_value(value, name, clean)
+                        for name, value in (variables or {}).items()
+                    },
                     "messages": turns,
                     "tools": _json_value(tools, "tools", clean),
                     "add_generation_prompt": add_generation_prompt,

@@ -222,7 +222,7 @@ class Tokenizer:
         if variables.get("enable_thinking", True) is None:
             del variables["enable_thinking"]
         marks = None if allow_special_tokens else self._marks
-        text = self.chat_template.render_marked(
+        text = self.chat_template.render(
             messages,
             variables,
             marks,
@@ -232,26 +232,6 @@ class Tokenizer:
         if marks is None:
             return ChatPrompt(text, text, lambda text, limit: self.encode(text, max_tokens=limit))
         return ChatPrompt(marks.unmark(text), text, self._encode_marked)
-
-    def render_chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[dict[str, object]] | None = None,
-        add_generation_prompt: bool = True,
-        **variables: object,
-    ) -> str:
-        """Return the text of `chat_prompt`, as Hugging Face renders it.
-
-        Encoding the text turns the name of an added token in it into that token, also in a message.
-        """
-        return self.chat_prompt(
-            messages,
-            variables,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            allow_special_tokens=True,
-        ).text
 
     def apply_chat_template(
         self,
