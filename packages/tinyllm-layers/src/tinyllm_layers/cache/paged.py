@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops import OpSet, QuantizedTensor, Weight, write_pages
 from tinyllm_ops.checks import check_new_tokens
+from tinyllm_ops.quantization.tensor import arrays_of, map_arrays
 
 from tinyllm_layers.batch import Batch
 from tinyllm_layers.cache.base import AttentionCache
@@ -75,7 +75,7 @@ class PagedCache(AttentionCache):
     @property
     def arrays(self) -> list[mx.array]:
         """The arrays of all pages. See `LayerCache.arrays` for a cache that is lent."""
-        return [array for pages in self._take_back() for array in _arrays(pages)]
+        return [array for pages in self._take_back() for array in arrays_of(pages)]
 
     @property
     def keys(self) -> Weight:
@@ -133,7 +133,8 @@ class PagedCache(AttentionCache):
 
         The next write to one of the caches copies all pages.
         """
-        return PagedCache(_alias_pages(self.keys), _alias_pages(self.values), self.window)
+        keys, values = map_arrays(alias, self.keys), map_arrays(alias, self.values)
+        return PagedCache(keys, values, self.window)
 
     def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole pages. Every source is read before any target is written.
@@ -156,8 +157,14 @@ class PagedCache(AttentionCache):
         keys, values = self.keys[sources], self.values[sources]
         # Finish the read first: a pending read refers to the array, and the write would then copy
         # every page.
-        mx.eval(_arrays(keys), _arrays(values))
-        self.commit(_replaced(self.keys, targets, keys), _replaced(self.values, targets, values))
+        mx.eval(arrays_of(keys), arrays_of(values))
+
+        def copied(pages: mx.array, new: mx.array) -> mx.array:
+            pages = alias(pages)
+            pages[targets] = new
+            return pages
+
+        self.commit(map_arrays(copied, self.keys, keys), map_arrays(copied, self.values, values))
 
     def _take_back(self) -> tuple[Weight, Weight]:
         """Return keys and values. If they are lent, end the loan: see `Loan`."""
@@ -168,33 +175,8 @@ class PagedCache(AttentionCache):
         return self._stored
 
 
-def _arrays(pages: Weight) -> list[mx.array]:
-    return list(pages.arrays) if isinstance(pages, QuantizedTensor) else [pages]
-
-
-def _alias_pages(pages: Weight) -> Weight:
-    return alias(pages) if isinstance(pages, mx.array) else pages.map(alias)
-
-
 def _in_format(rows: mx.array, stored: Weight, ops: OpSet) -> Weight:
     """Return `rows` in the format of `stored`: quantized if the pages are quantized."""
     if isinstance(stored, mx.array):
         return rows
     return ops.quantize(rows, stored.group_size, stored.bits, stored.mode)
-
-
-def _replaced(pages: Weight, targets: mx.array, rows: Weight) -> Weight:
-    """Return pages in which the pages at `targets` are replaced by `rows`."""
-    if isinstance(pages, mx.array):
-        assert isinstance(rows, mx.array)  # in the format of the pages
-        return _replaced_array(pages, targets, rows)
-    assert isinstance(rows, QuantizedTensor)
-    pairs = zip(pages.arrays, rows.arrays, strict=True)
-    packed, scales, *biases = (_replaced_array(part, targets, new) for part, new in pairs)
-    return replace(pages, packed=packed, scales=scales, biases=biases[0] if biases else None)
-
-
-def _replaced_array(pages: mx.array, targets: mx.array, rows: mx.array) -> mx.array:
-    pages = alias(pages)
-    pages[targets] = rows
-    return pages

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import mlx.core as mx
 from jaxtyping import Float, Shaped, UInt32
@@ -105,14 +105,32 @@ class QuantizedTensor:
 
     def map(self, transform: Callable[[mx.array], mx.array]) -> QuantizedTensor:
         """Apply `transform`, which must keep the last axis, to each stored array."""
-        biases = None if self.biases is None else transform(self.biases)
-        return replace(
-            self, packed=transform(self.packed), scales=transform(self.scales), biases=biases
+        return self.with_arrays(map(transform, self.arrays))
+
+    def with_arrays(self, arrays: Iterable[mx.array]) -> QuantizedTensor:
+        """Return a tensor of this format with other arrays, in the order of `arrays`."""
+        packed, scales, *biases = arrays
+        return QuantizedTensor(
+            packed, scales, biases[0] if biases else None, self.group_size, self.bits, self.mode
         )
 
 
 Weight = mx.array | QuantizedTensor
 """The weight of a projection, or stored keys or values: dense, or packed in a few bits."""
+
+
+def arrays_of(weight: Weight) -> tuple[mx.array, ...]:
+    """Return the stored arrays of a weight: a dense weight is one array."""
+    return weight.arrays if isinstance(weight, QuantizedTensor) else (weight,)
+
+
+def map_arrays(transform: Callable[..., mx.array], weight: Weight, *others: Weight) -> Weight:
+    """Apply `transform`, which must keep the last axis, to each stored array of a weight.
+
+    Other weights must have the same format. `transform` gets the same array of each weight.
+    """
+    arrays = map(transform, *(arrays_of(each) for each in (weight, *others)))
+    return weight.with_arrays(arrays) if isinstance(weight, QuantizedTensor) else next(arrays)
 
 
 def check_format(group_size: int, bits: int, mode: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from functools import partial
 
 import mlx.core as mx
 from jaxtyping import Float
@@ -12,7 +12,7 @@ from tinyllm_ops.checks import check_paged_attention, check_write_pages
 from tinyllm_ops.opset import Attention
 from tinyllm_ops.page_table import PageTable
 from tinyllm_ops.phase import Phase
-from tinyllm_ops.quantization.tensor import QuantizedTensor, Weight
+from tinyllm_ops.quantization.tensor import Weight, map_arrays
 from tinyllm_ops.reference.attention import scaled_dot_product_attention_grouped
 
 
@@ -68,22 +68,14 @@ def write_pages(pages: Weight, rows: Weight, page_table: PageTable) -> Weight:
     check_write_pages(pages, rows, page_table)
     if page_table.count == 0:
         return pages
-    slots = page_table.arrays.slot_mapping
-    if isinstance(pages, mx.array):
-        assert isinstance(rows, mx.array)  # checked above
-        return _written(pages, rows, slots, page_table.page_size)
-    assert isinstance(rows, QuantizedTensor)
-    pairs = zip(pages.arrays, rows.arrays, strict=True)
-    parts = [_written(*pair, slots, page_table.page_size) for pair in pairs]
-    packed, scales, *biases = parts
-    return replace(pages, packed=packed, scales=scales, biases=biases[0] if biases else None)
+    slots, page_size = page_table.arrays.slot_mapping, page_table.page_size
 
+    def written(pages: mx.array, rows: mx.array) -> mx.array:
+        pages = pages[...]  # a second array object: the update must not change the caller's array
+        pages[slots // page_size, :, slots % page_size] = rows
+        return pages
 
-def _written(pages: mx.array, rows: mx.array, slots: mx.array, page_size: int) -> mx.array:
-    """Return an array of pages with rows in some slots."""
-    pages = pages[...]  # a second array object: the update must not change the caller's array
-    pages[slots // page_size, :, slots % page_size] = rows
-    return pages
+    return map_arrays(written, pages, rows)
 
 
 def attend_by_sequence(
@@ -108,20 +100,15 @@ def attend_by_sequence(
         used = mx.array(
             list(page_table.block_tables[row])[: math.ceil(length / page_table.page_size)]
         )
-        keys, values = (_gather_tokens(x, used.astype(mx.int32), length) for x in (k, v))
+        gather = partial(_gather_tokens, pages=used.astype(mx.int32), length=length)
+        keys, values = map_arrays(gather, k), map_arrays(gather, v)
         mask = _causal_mask(own.shape[1], length, window)
         rows.append(attend(own, keys, values, scale, mask).swapaxes(0, 1))
     return mx.concatenate(rows)
 
 
-def _gather_tokens(x: Weight, pages: mx.array, length: int) -> Weight:
+def _gather_tokens(stored: mx.array, pages: mx.array, length: int) -> mx.array:
     """Copy the first `length` tokens of the listed pages: `P Hkv page D` to `Hkv length D`."""
-    if isinstance(x, QuantizedTensor):
-        return x.map(lambda part: _gather_rows(part, pages, length))
-    return _gather_rows(x, pages, length)
-
-
-def _gather_rows(stored: mx.array, pages: mx.array, length: int) -> mx.array:
     _, heads, page_size, width = stored.shape
     tokens = stored[pages].swapaxes(0, 1)  # Hkv blocks page width
     return tokens.reshape(heads, pages.size * page_size, width)[:, :length]

@@ -8,6 +8,7 @@ from collections.abc import MutableMapping
 
 import mlx.core as mx
 from tinyllm_ops import Weight
+from tinyllm_ops.quantization.tensor import arrays_of, map_arrays
 
 from tinyllm_qwen.config.qwen import QwenConfig
 
@@ -31,7 +32,7 @@ def split_output_gates(weights: MutableMapping[str, Weight], config: QwenConfig)
         for part, new in enumerate((name, name.replace(_QUERIES, _GATES))):
             weights[new] = _rows(joined, part, config.head_dim)
         del joined
-        mx.eval([_arrays(weights[new]) for new in (name, name.replace(_QUERIES, _GATES))])
+        mx.eval([arrays_of(weights[new]) for new in (name, name.replace(_QUERIES, _GATES))])
 
 
 def _rows(joined: Weight, part: int, head_dim: int) -> Weight:
@@ -41,8 +42,4 @@ def _rows(joined: Weight, part: int, head_dim: int) -> Weight:
         heads = x.reshape(-1, 2, head_dim, *x.shape[1:])
         return mx.contiguous(heads[:, part].flatten(0, 1))
 
-    return select(joined) if isinstance(joined, mx.array) else joined.map(select)
-
-
-def _arrays(weight: Weight) -> list[mx.array]:
-    return [weight] if isinstance(weight, mx.array) else list(weight.arrays)
+    return map_arrays(select, joined)
