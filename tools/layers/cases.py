@@ -31,7 +31,7 @@ from tinyllm_layers import (
 )
 from tinyllm_ops import REFERENCE, OpSet, Weight
 from tinyllm_qwen.layers_from_weights import decoder_layer
-from tinyllm_qwen.parallel.groups import ParallelGroups
+from tinyllm_qwen.partition.groups import ParallelGroups
 
 _CACHE_BITS = 8
 

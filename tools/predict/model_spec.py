@@ -14,7 +14,7 @@ from tinyllm_qwen.checkpoint.schema import check_schema
 from tinyllm_qwen.checkpoint.stored_tensor import find_tensors
 from tinyllm_qwen.checkpoint.weights import expected_shapes
 from tinyllm_qwen.config.quantization import PackedFormat
-from tinyllm_qwen.parallel.partition import Partition
+from tinyllm_qwen.partition.partition import Partition
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from tinyllm_ops.mlx import MLX
 from tinyllm_ops.opset import Mask, OpSet, Positions
 from tinyllm_ops.page_table import PageTable
 from tinyllm_ops.phase import Phase, phase_of
-from tinyllm_ops.quantization.quantize import quantize
 from tinyllm_ops.quantization.tensor import QuantizedTensor, Weight, dequantize
 from tinyllm_ops.reference import REFERENCE
 from tinyllm_ops.reference.attention import (
@@ -20,6 +19,7 @@ from tinyllm_ops.reference.attention import (
 from tinyllm_ops.reference.delta_net import causal_conv, gated_delta, gated_rms_norm
 from tinyllm_ops.reference.linear import expert_linear, linear
 from tinyllm_ops.reference.paged_attention import paged_attention, write_pages
+from tinyllm_ops.reference.quantize import quantize
 from tinyllm_ops.reference.rope import norm_rope, rope
 from tinyllm_ops.reference.rowwise import (
     argmax,

@@ -32,13 +32,13 @@ from tinyllm_ops.checks import (
 from tinyllm_ops.opset import Mask, OpSet, Positions
 from tinyllm_ops.page_table import PageTable
 from tinyllm_ops.phase import Phase
-from tinyllm_ops.quantization.quantize import quantize as reference_quantize
 from tinyllm_ops.quantization.tensor import AFFINE, QuantizedTensor, Weight
 from tinyllm_ops.recurrent_checks import check_gated_rms_norm
 from tinyllm_ops.reference.attention import additive_mask, causal_mask
 from tinyllm_ops.reference.delta_net import causal_conv, gated_delta
 from tinyllm_ops.reference.linear import expert_linear as reference_expert_linear
 from tinyllm_ops.reference.paged_attention import attend_by_sequence
+from tinyllm_ops.reference.quantize import quantize as reference_quantize
 from tinyllm_ops.reference.rowwise import argmax, embedding_dtype, log_probability, top_k
 from tinyllm_ops.rotary_frequencies import Yarn, rotary_frequencies
 

@@ -7,7 +7,6 @@ Load a model and print its answer to some messages:
         print(piece.text, end="")
 """
 
-from tinyllm_qwen.checkpoint.mlx_lm import from_mlx_lm
 from tinyllm_qwen.config.generation import GenerationConfig
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.convert.config import ConversionConfig
@@ -21,6 +20,7 @@ from tinyllm_qwen.errors import (
 )
 from tinyllm_qwen.generate import generate
 from tinyllm_qwen.loader import load
+from tinyllm_qwen.mlx_lm import from_mlx_lm
 from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.sampling.params import SamplingParams
 from tinyllm_qwen.sampling.sampler import Sampler

@@ -18,7 +18,7 @@ from tinyllm_layers import (
 
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.config.recurrent import Recurrent
-from tinyllm_qwen.parallel.partition import Partition
+from tinyllm_qwen.partition.partition import Partition
 
 
 def make_caches(

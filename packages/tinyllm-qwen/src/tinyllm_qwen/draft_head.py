@@ -9,7 +9,7 @@ from tinyllm_ops import OpSet, Weight
 
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.layers_from_weights import draft_layer, norm
-from tinyllm_qwen.parallel.groups import ParallelGroups
+from tinyllm_qwen.partition.groups import ParallelGroups
 
 
 class DraftHead:

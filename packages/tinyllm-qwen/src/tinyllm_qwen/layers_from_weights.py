@@ -19,7 +19,7 @@ from tinyllm_ops import OpSet, QuantizedTensor, Weight
 
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.config.recurrent import Recurrent
-from tinyllm_qwen.parallel.groups import ParallelGroups
+from tinyllm_qwen.partition.groups import ParallelGroups
 
 Weights = Mapping[str, Weight]
 

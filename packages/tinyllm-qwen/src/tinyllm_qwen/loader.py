@@ -11,8 +11,8 @@ from tinyllm_qwen.checkpoint.weights import Progress, load_part, load_weights
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.model import Qwen
-from tinyllm_qwen.parallel.groups import ParallelGroups
-from tinyllm_qwen.parallel.split import HEADS, Split
+from tinyllm_qwen.partition.groups import ParallelGroups
+from tinyllm_qwen.partition.split import HEADS, Split
 from tinyllm_qwen.text.tokenizer import Tokenizer
 
 

@@ -21,7 +21,7 @@ from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.draft_head import DraftHead
 from tinyllm_qwen.language_model import AnyCache
 from tinyllm_qwen.layers_from_weights import decoder_layer, embedding, norm
-from tinyllm_qwen.parallel.groups import ParallelGroups
+from tinyllm_qwen.partition.groups import ParallelGroups
 from tinyllm_qwen.sampling.best_tokens import BestTokens, check_num_best
 
 

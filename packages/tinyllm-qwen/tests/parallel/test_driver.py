@@ -29,9 +29,9 @@ from tinyllm_qwen.parallel.command import CacheSpec, Forward, decode, encode
 from tinyllm_qwen.parallel.control_channel import ControlChannel
 from tinyllm_qwen.parallel.driver import Driver
 from tinyllm_qwen.parallel.execute import Result, arrays_of
-from tinyllm_qwen.parallel.groups import ParallelGroups
-from tinyllm_qwen.parallel.split import Split
 from tinyllm_qwen.parallel.worker import work
+from tinyllm_qwen.partition.groups import ParallelGroups
+from tinyllm_qwen.partition.split import Split
 
 GOLDEN = Path(__file__).parents[1] / "goldens" / "models" / "qwen3"
 

@@ -2,11 +2,10 @@
 
 import pytest
 from tinyllm_qwen.checkpoint.schema import expected_shapes
-from tinyllm_qwen.checkpoint.slice_reader import Segments
 from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
-from tinyllm_qwen.parallel.partition import Partition
-from tinyllm_qwen.parallel.split import Split
+from tinyllm_qwen.partition.partition import Partition, Segments
+from tinyllm_qwen.partition.split import Split
 from tinyllm_qwen.testing.hybrid import SHAPES, hybrid_config
 
 FIELDS: dict[str, object] = {

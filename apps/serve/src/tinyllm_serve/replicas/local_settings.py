@@ -5,7 +5,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 
 from tinyllm_qwen.checkpoint.hub import resolve
-from tinyllm_qwen.parallel.split import HEADS
+from tinyllm_qwen.partition.split import HEADS
 
 from tinyllm_serve.errors import UsageError
 from tinyllm_serve.settings import DRAFT_HEAD, Settings

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyllm_qwen.checkpoint.regular_file import regular_file_size, unreadable
 from tinyllm_qwen.config.fields import show
 from tinyllm_qwen.config.json_object import parse_json_object
 from tinyllm_qwen.errors import CheckpointError
+from tinyllm_qwen.regular_file import regular_file_size, unreadable
 
 MAX_HEADER_BYTES = 100_000_000  # the limit of the reference implementation of the format
 MAX_AXES = 8

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from tinyllm_qwen.checkpoint.regular_file import exists_or_broken_link
 from tinyllm_qwen.config.fields import label, show
 from tinyllm_qwen.config.json_object import read_json_object
 from tinyllm_qwen.errors import CheckpointError
+from tinyllm_qwen.regular_file import exists_or_broken_link
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -7,40 +7,20 @@ of rows is contiguous in a file. A slice of columns is one run of bytes per row.
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import cast
 
 import mlx.core as mx
 
-from tinyllm_qwen.checkpoint.regular_file import unreadable
 from tinyllm_qwen.checkpoint.safetensors_file import DTYPE_BYTES, read_header
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, TensorSlice
 from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES, Progress, finished
 from tinyllm_qwen.errors import CheckpointError
-
-
-@dataclass(frozen=True, slots=True)
-class Segments:
-    """Several ranges of the first axis of a tensor, which are read one after the other."""
-
-    ranges: tuple[range, ...]
-
-    def __len__(self) -> int:
-        """Return the number of all indices."""
-        return sum(map(len, self.ranges))
-
-    def __iter__(self) -> Iterator[int]:
-        """Yield the indices in the order in which they are read."""
-        return chain.from_iterable(self.ranges)
-
+from tinyllm_qwen.partition.partition import Segments, Slices
+from tinyllm_qwen.regular_file import unreadable
 
 Ranges = tuple[range, ...]
 """A range of indices for each axis of a tensor."""
-
-Slices = tuple[range | Segments, ...]
-"""A slice of a tensor: the indices of each axis. Only the first axis can have `Segments`."""
 
 _DTYPES = {**MLX_DTYPES, "U32": mx.uint32, "U8": mx.uint8}
 

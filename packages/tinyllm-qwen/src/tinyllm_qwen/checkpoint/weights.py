@@ -18,8 +18,8 @@ from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES, Progress, read_ten
 from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import CheckpointError
-from tinyllm_qwen.parallel.partition import Partition
-from tinyllm_qwen.parallel.split import HEADS, Split
+from tinyllm_qwen.partition.partition import Partition
+from tinyllm_qwen.partition.split import HEADS, Split
 
 __all__ = ["Progress", "Weights", "expected_shapes", "load_part", "load_weights"]
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from tinyllm_qwen.checkpoint.regular_file import exists_or_broken_link
 from tinyllm_qwen.config.fields import Fields
 from tinyllm_qwen.config.json_object import read_json_object
+from tinyllm_qwen.regular_file import exists_or_broken_link
 from tinyllm_qwen.sampling.params import SamplingParams
 
 MAX_TOKEN_ID = 2**31 - 1

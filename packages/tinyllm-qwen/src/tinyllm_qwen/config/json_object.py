@@ -4,8 +4,8 @@ import json
 import re
 from pathlib import Path
 
-from tinyllm_qwen.checkpoint.regular_file import read_regular_file
 from tinyllm_qwen.errors import CheckpointError
+from tinyllm_qwen.regular_file import read_regular_file
 
 MAX_BYTES = 100_000_000  # a config has some kilobytes, a large vocabulary 10 MB
 # The number of values is limited too: a value of 2 bytes in a file needs about 100 in memory.

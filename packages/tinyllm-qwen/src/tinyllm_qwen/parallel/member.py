@@ -19,9 +19,9 @@ from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.parallel.control_channel import ControlChannel, LossCallback
 from tinyllm_qwen.parallel.driver import Driver
 from tinyllm_qwen.parallel.rendezvous import agree, connect
-from tinyllm_qwen.parallel.split import HEADS, Split
 from tinyllm_qwen.parallel.weight_files import comparison
 from tinyllm_qwen.parallel.worker import work
+from tinyllm_qwen.partition.split import HEADS, Split
 from tinyllm_qwen.text.tokenizer import Tokenizer
 
 JOIN_TIMEOUT = 60

@@ -15,10 +15,10 @@ from typing import cast
 import mlx.core as mx
 from tinyllm_layers import Communicator
 
-from tinyllm_qwen.checkpoint.regular_file import unreadable
 from tinyllm_qwen.checkpoint.shards import find_shards
 from tinyllm_qwen.checkpoint.tensor_reader import Progress
 from tinyllm_qwen.parallel.rendezvous import agree
+from tinyllm_qwen.regular_file import unreadable
 
 _DIGEST_BYTES = 16
 _CHUNK_BYTES = 1 << 23

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from tinyllm_qwen.checkpoint.regular_file import exists_or_broken_link, read_regular_file
 from tinyllm_qwen.config.fields import Fields
 from tinyllm_qwen.config.json_object import read_json_object
 from tinyllm_qwen.errors import CheckpointError, TemplateError
+from tinyllm_qwen.regular_file import exists_or_broken_link, read_regular_file
 from tinyllm_qwen.text.encoder import well_formed
 from tinyllm_qwen.text.token_marks import TokenMarks
 

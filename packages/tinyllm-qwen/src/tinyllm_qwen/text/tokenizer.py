@@ -7,11 +7,11 @@ from pathlib import Path
 
 import tokenizers
 
-from tinyllm_qwen.checkpoint.regular_file import exists_or_broken_link
 from tinyllm_qwen.config.fields import Fields
 from tinyllm_qwen.config.generation import MAX_TOKEN_ID
 from tinyllm_qwen.config.json_object import read_json_object
 from tinyllm_qwen.errors import TemplateError
+from tinyllm_qwen.regular_file import exists_or_broken_link
 from tinyllm_qwen.text.chat_prompt import ChatPrompt
 from tinyllm_qwen.text.chat_template import ChatTemplate, Message
 from tinyllm_qwen.text.encoder import TextEncoder, check_count

@@ -5,10 +5,10 @@ from pathlib import Path
 import tokenizers
 from tokenizers.decoders import ByteLevel
 
-from tinyllm_qwen.checkpoint.regular_file import exists_or_broken_link, read_regular_file
 from tinyllm_qwen.config.fields import Fields, show
 from tinyllm_qwen.config.json_object import MAX_BYTES, parse_json_object, read_json_object
 from tinyllm_qwen.errors import CheckpointError
+from tinyllm_qwen.regular_file import exists_or_broken_link, read_regular_file
 from tinyllm_qwen.text.tokenizer_rules import MAX_ADDED_TOKENS, check_tokenizer
 
 CONFIG = "tokenizer_config.json"  # defines added tokens, named tokens and the chat template

@@ -1,11 +1,10 @@
 """The partition of a model: the part that one of several processes has."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 
-from tinyllm_qwen.checkpoint.slice_reader import Segments, Slices
 from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.config.recurrent import Recurrent
@@ -15,6 +14,25 @@ _KEYS = ("k_proj", "v_proj")
 _EXPERTS = ".switch_mlp."
 _SHARED_EXPERT = ".shared_expert."
 _RECURRENT = ".linear_attn."
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Several ranges of the first axis of a tensor, which are read one after the other."""
+
+    ranges: tuple[range, ...]
+
+    def __len__(self) -> int:
+        """Return the number of all indices."""
+        return sum(map(len, self.ranges))
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the indices in the order in which they are read."""
+        return chain.from_iterable(self.ranges)
+
+
+Slices = tuple[range | Segments, ...]
+"""A slice of a tensor: the indices of each axis. Only the first axis can have `Segments`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tinyllm_layers import SINGLE, Communicator
 
 from tinyllm_qwen.config.qwen import QwenConfig
-from tinyllm_qwen.parallel.partition import Partition
+from tinyllm_qwen.partition.partition import Partition
 
 
 @dataclass(frozen=True, eq=False)
