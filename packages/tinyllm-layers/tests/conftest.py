@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import mlx.core as mx
@@ -11,41 +11,14 @@ from hypothesis import settings
 from tinyllm_layers import Batch, KVCache
 from tinyllm_layers.testing import packed
 from tinyllm_ops import REFERENCE, OpSet, Phase, Weight
-from tinyllm_ops.testing import DEVICES, OPSETS, TOLERANCE, normal, without_checks
+from tinyllm_ops.testing import normal
+from tinyllm_ops.testing.fixtures import device, dtype, ops, unchecked
+
+__all__ = ["attend", "device", "dtype", "ops", "projection", "random_qkv", "unchecked"]
 
 # Draw the same few examples in every run and on every machine, so that a failure can be repeated.
 settings.register_profile("repeatable", max_examples=10, derandomize=True, deadline=None)
 settings.load_profile("repeatable")
-
-
-@pytest.fixture(params=DEVICES, ids=lambda device: str(device.type).removeprefix("DeviceType."))
-def device(request: pytest.FixtureRequest) -> Iterator[mx.Device]:
-    """Set MLX's default device for one test, which runs once on each device."""
-    before = mx.default_device()
-    mx.set_default_device(request.param)
-    yield request.param
-    mx.set_default_device(before)
-
-
-@pytest.fixture(params=OPSETS, ids=lambda opset: opset.name)
-def ops(request: pytest.FixtureRequest, device: mx.Device) -> OpSet:
-    """Run a test with each implementation on each device."""
-    opset: OpSet = request.param
-    return opset
-
-
-@pytest.fixture(params=TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("mlx.core."))
-def dtype(request: pytest.FixtureRequest) -> mx.Dtype:
-    """Run a test with each dtype that ops accept."""
-    chosen: mx.Dtype = request.param
-    return chosen
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Run a test without the run-time check of signatures."""
-    with without_checks():
-        yield
 
 
 @pytest.fixture(scope="session")

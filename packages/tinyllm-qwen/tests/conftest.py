@@ -1,14 +1,16 @@
 """Small random checkpoints, written by MLX in the layouts of Hugging Face and mlx-lm."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from tinyllm_ops.testing import without_checks
+from tinyllm_ops.testing.fixtures import unchecked
 from tinyllm_qwen.checkpoint.schema import expected_shapes
 from tinyllm_qwen.config.qwen import QwenConfig
+
+__all__ = ["checkpoint_in", "random_checkpoint", "unchecked"]
 
 QWEN2: dict[str, object] = {
     "architectures": ["Qwen2ForCausalLM"],
@@ -104,16 +106,6 @@ class RandomCheckpoint:
         index = self.folder / "model.safetensors.index.json"
         index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
         return self
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Run a test without the run-time check of signatures.
-
-    The check takes most of the time of long answers. Other tests call the same functions with it.
-    """
-    with without_checks():
-        yield
 
 
 @pytest.fixture(scope="session")
