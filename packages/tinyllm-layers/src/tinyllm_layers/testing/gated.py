@@ -24,7 +24,6 @@ def random_gated_delta_net(
     dtype: mx.Dtype = mx.float32,
     pack: Pack = dense,
     seed: int = 0,
-    communicator: Communicator = SINGLE,
     ops: OpSet = REFERENCE,
 ) -> GatedDeltaNet:
     """Make a gated DeltaNet. Its heads forget between 0.1 and 10 times as fast as time steps pass.
@@ -39,7 +38,6 @@ def random_gated_delta_net(
         dtype: the dtype of all numbers but `a_log`, which is float32.
         pack: the function applied to the weights of the five projections; see `packed`.
         seed: the seed of all numbers.
-        communicator: the processes that share the layer.
         ops: the implementation of the maths.
     """
     width = num_value_heads * value_dim
@@ -71,7 +69,6 @@ def random_gated_delta_net(
         normal((num_value_heads,), dtype, seed=100 * seed + 76),
         norm_weight(value_dim, dtype, 100 * seed + 77),
         wo,
-        communicator=communicator,
         ops=ops,
     )
 

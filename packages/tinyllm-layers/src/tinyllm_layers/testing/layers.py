@@ -137,7 +137,6 @@ def random_moe(
     dtype: mx.Dtype = mx.float32,
     pack: Pack = dense,
     seed: int = 0,
-    communicator: Communicator = SINGLE,
     ops: OpSet = REFERENCE,
 ) -> MoE:
     """Make a mixture of experts. If `pack` quantizes, the router has 8 bits, as in MLX checkpoints.
@@ -152,7 +151,6 @@ def random_moe(
         dtype: the dtype of all numbers.
         pack: the function applied to the experts' weights; see `packed`.
         seed: the seed of all numbers.
-        communicator: the processes that share the layer.
         ops: the implementation of the maths.
     """
     wide, narrow = (num_experts, hidden_dim, dim), (num_experts, dim, hidden_dim)
@@ -172,7 +170,6 @@ def random_moe(
         if shared_dim
         else None,
         shared_gate=matrix((1, dim), dtype, 100 * seed + 44) if shared_dim else None,
-        communicator=communicator,
         ops=ops,
     )
 

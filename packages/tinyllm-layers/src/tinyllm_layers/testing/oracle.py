@@ -62,17 +62,17 @@ def attention_output(heads: Array, layer: GroupedQueryAttention) -> Array:
     return _projected(heads.reshape(*heads.shape[:2], -1), layer.wo, layer.biases.o)
 
 
-def attention(x: Array, layer: GroupedQueryAttention, mask: Array | str = "causal") -> Array:
+def attention(x: Array, layer: GroupedQueryAttention) -> Array:
     """Compute the attention layer for whole texts `B L E`, from position 0 on."""
     q, k, v = attention_inputs(x, layer, np.arange(x.shape[1]))
-    return attention_output(ops.attention(q, k, v, None, mask).swapaxes(1, 2), layer)
+    return attention_output(ops.attention(q, k, v, None, "causal").swapaxes(1, 2), layer)
 
 
-def gated_attention(x: Array, layer: GatedAttention, mask: Array | str = "causal") -> Array:
+def gated_attention(x: Array, layer: GatedAttention) -> Array:
     """Compute attention with an output gate for whole texts `B L E`, from position 0 on."""
     heads = layer.attention
     q, k, v = attention_inputs(x, heads, np.arange(x.shape[1]))
-    out = ops.attention(q, k, v, None, mask).swapaxes(1, 2)  # B L H D
+    out = ops.attention(q, k, v, None, "causal").swapaxes(1, 2)  # B L H D
     gate = ops.sigmoid(_projected(x, layer.wg, None)).reshape(out.shape)
     return attention_output(out * gate, heads)
 
@@ -108,17 +108,13 @@ def _gated_delta_row(x: Array, layer: GatedDeltaNet) -> Array:
     return _projected(normed.reshape(length, -1), layer.wo, None)
 
 
-def mixer(
-    x: Array,
-    layer: GroupedQueryAttention | GatedAttention | GatedDeltaNet,
-    mask: Array | str = "causal",
-) -> Array:
+def mixer(x: Array, layer: GroupedQueryAttention | GatedAttention | GatedDeltaNet) -> Array:
     """Compute the half of a decoder layer that reads earlier tokens, for whole texts `B L E`."""
     if isinstance(layer, GatedDeltaNet):
         return gated_delta_net(x, layer)
     if isinstance(layer, GatedAttention):
-        return gated_attention(x, layer, mask)
-    return attention(x, layer, mask)
+        return gated_attention(x, layer)
+    return attention(x, layer)
 
 
 def paged_attention(
@@ -209,16 +205,16 @@ def feed_forward(x: Array, layer: MLP | MoE) -> Array:
     return mlp(x, layer) if isinstance(layer, MLP) else moe(x, layer)
 
 
-def decoder_layer(x: Array, layer: DecoderLayer, mask: Array | str = "causal") -> Array:
+def decoder_layer(x: Array, layer: DecoderLayer) -> Array:
     """Return the output of a layer for whole texts `B L E`, as with empty dense caches."""
-    h = x + mixer(norm(x, layer.input_norm), layer.mixer, mask)
+    h = x + mixer(norm(x, layer.input_norm), layer.mixer)
     return h + feed_forward(norm(h, layer.post_attention_norm), layer.mlp)
 
 
-def decoder_layers(x: Array, layers: Sequence[DecoderLayer], mask: Array | str = "causal") -> Array:
+def decoder_layers(x: Array, layers: Sequence[DecoderLayer]) -> Array:
     """Return the output of a stack of layers."""
     for layer in layers:
-        x = decoder_layer(x, layer, mask)
+        x = decoder_layer(x, layer)
     return x
 
 

@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 
 import mlx.core as mx
 from jaxtyping import Float
-from tinyllm_ops import PageTable, Phase
+from tinyllm_ops import PageTable
 
 from tinyllm_layers.batch import Batch
 from tinyllm_layers.cache.base import KVCache
@@ -20,7 +20,6 @@ def run_chunks(
     x: Float[mx.array, "B L E"],
     caches: Sequence[KVCache],
     lengths: Sequence[int] | None = None,
-    phase: Phase | None = None,
 ) -> Float[mx.array, "B L E"]:
     """Run a stack over a text in chunks, and return the output of all tokens.
 
@@ -28,13 +27,13 @@ def run_chunks(
         stack: any stack, such as `LayerStack(layers)`.
         x: the embedded tokens. They follow the tokens in the caches.
         caches: one cache per layer.
-        lengths: the number of tokens of each chunk, L in all. Unless given, x is one chunk.
-        phase: the phase of all passes. Unless given, a chunk of one token is a decode step.
+        lengths: the number of tokens of each chunk, L in all. Unless given, x is one chunk. A chunk
+            of one token is a decode step.
     """
     lengths = [x.shape[1]] if lengths is None else lengths
     before, rows = caches[0].offset, x.shape[0]
     outs = [
-        stack(x[:, first:stop], Batch.at(before + first, rows, stop - first, phase), caches)
+        stack(x[:, first:stop], Batch.at(before + first, rows, stop - first), caches)
         for first, stop in pairwise([0, *accumulate(lengths)])
     ]
     return mx.concatenate(outs, axis=1)
