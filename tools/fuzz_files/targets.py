@@ -1,6 +1,7 @@
 """Readers of files from untrusted sources, as functions of one file's bytes."""
 
 import json
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +13,12 @@ from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.kv.prefix_store import PrefixStore
 from tinyllm_engine.kv.snapshot_store import SnapshotStore
 from tinyllm_layers import PagedCache, RecurrentPool, StateShape
-from tinyllm_qwen import GenerationConfig, QwenConfig, Tokenizer
+from tinyllm_qwen import GenerationConfig, Qwen, QwenConfig, Tokenizer
 from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.checkpoint.safetensors_file import read_header
 from tinyllm_qwen.checkpoint.schema import expected_shapes
 from tinyllm_qwen.checkpoint.shards import INDEX, find_shards
+from tinyllm_qwen.checkpoint.weights import load_weights
 from tinyllm_qwen.errors import CheckpointError, TemplateError
 from tinyllm_qwen.text.chat_template import ChatTemplate
 
@@ -75,7 +77,12 @@ class Target:
 
 def _weights(folder: Path) -> None:
     path = folder / "model.safetensors"
-    entries = read_header(path)
+    try:
+        entries = read_header(path)
+    except CheckpointError as error:
+        if not str(error).isprintable():
+            raise AssertionError("a message has control characters of the file") from None
+        raise
     arrays = mx.load(str(path), format="safetensors")  # MLX reads each file that was accepted
     assert {name: tuple(array.shape) for name, array in arrays.items()} == {
         name: entry.shape for name, entry in entries.items()
@@ -86,6 +93,21 @@ def _weights(folder: Path) -> None:
 def _config(folder: Path) -> None:
     config = QwenConfig.from_folder(folder)
     assert 0 < len(expected_shapes(config)) < 50_000
+    assert config.context_length >= 1
+
+
+def _model(folder: Path) -> None:
+    config = QwenConfig.from_folder(folder)
+    logits = Qwen(config, load_weights(folder, config))(mx.array([[1]]))
+    assert logits.shape == (1, 1, config.vocab_size)
+    assert mx.all(mx.isfinite(logits))
+
+
+def _generation(folder: Path) -> None:
+    config = GenerationConfig.from_folder(folder)
+    assert 0 <= config.min_p <= 1
+    assert 0 < config.top_p <= 1
+    assert 0 <= config.temperature <= 100
 
 
 def _index(folder: Path) -> None:
@@ -135,6 +157,29 @@ def _prefixes(folder: Path) -> None:
     assert snapshots.count <= min(loaded, 2)
 
 
+def _transcript(folder: Path) -> None:
+    transcript.load(folder / "chat.json")
+
+
+def corpus(name: str) -> dict[str, bytes]:
+    """Return the files of the corpus of a target by name: valid files and past findings."""
+    return {path.name: path.read_bytes() for path in sorted((CORPUS / name).iterdir())}
+
+
+def _random_weights() -> bytes:
+    """Return the weights of a model with the valid config of the target "model"."""
+    config = QwenConfig.from_hf(json.loads(corpus("model")["valid"]))
+    key = mx.random.key(0)
+    tensors = {
+        f"model.{name}": mx.random.normal(shape, key=key)
+        for name, shape in expected_shapes(config).items()
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.safetensors"
+        mx.save_safetensors(str(path), tensors)
+        return path.read_bytes()
+
+
 def _small_tokenizer() -> bytes:
     """Return the tokenizer of pico with a vocabulary of nine tokens."""
     document = json.loads((resolve("pico") / "tokenizer.json").read_bytes())
@@ -146,26 +191,14 @@ def _small_tokenizer() -> bytes:
 TARGETS = {
     "weights": Target("model.safetensors", _weights, {}),
     "config": Target("config.json", _config, {}),
+    "model": Target("config.json", _model, {"model.safetensors": _random_weights()}),
     "index": Target(INDEX, _index, {f"{name}.safetensors": b"" for name in "ab"}),
-    "generation": Target(
-        "generation_config.json", lambda folder: _ignore(GenerationConfig.from_folder(folder)), {}
-    ),
+    "generation": Target("generation_config.json", _generation, {}),
     "tokenizer": Target("tokenizer.json", _tokenizer, {}),
     "tokenizer_config": Target(
         "tokenizer_config.json", _tokenizer_config, {"tokenizer.json": _small_tokenizer()}
     ),
     "template": Target("chat_template.jinja", _template, {}),
     "prefixes": Target("prefixes", _prefixes, {}),
-    "transcript": Target(
-        "chat.json", lambda folder: _ignore(transcript.load(folder / "chat.json")), {}
-    ),
+    "transcript": Target("chat.json", _transcript, {}),
 }
-
-
-def _ignore(_: object) -> None:
-    pass
-
-
-def corpus(name: str) -> dict[str, bytes]:
-    """Return the files of the corpus of a target by name: valid files and past findings."""
-    return {path.name: path.read_bytes() for path in sorted((CORPUS / name).iterdir())}

@@ -36,7 +36,7 @@ def test_valid_files_are_accepted(tmp_path: Path, name: str) -> None:
 def test_damaged_files_are_read_or_refused(tmp_path: Path, name: str) -> None:
     draw = random.Random(name)
     files = list(corpus(name).values())
-    for _ in range(20):
+    for _ in range(100):
         TARGETS[name].check(tmp_path, mutation(draw.choice(files), draw, name))
 
 
