@@ -30,7 +30,7 @@ from tinyllm_layers import (
     weights_of,
 )
 from tinyllm_ops import REFERENCE, OpSet, Weight
-from tinyllm_qwen.layers_from_weights import decoder_layer
+from tinyllm_qwen.layer_builder import LayerBuilder
 from tinyllm_qwen.partition.groups import ParallelGroups
 
 _CACHE_BITS = 8
@@ -177,9 +177,8 @@ def _layers(model: BenchModel, ops: OpSet) -> list[DecoderLayer]:
     config = model.config
     weights = {name: w for name, w in model.weights.items() if name.startswith("layers.")}
     case.prepare(ops, weights)
-    groups = ParallelGroups.single(config)
-    layers = range(config.num_hidden_layers)
-    return [decoder_layer(config, weights, index, groups, ops) for index in layers]
+    builder = LayerBuilder(config, weights, ParallelGroups.single(config), ops)
+    return [builder.decoder_layer(index) for index in range(config.num_hidden_layers)]
 
 
 def _stacks(model: BenchModel) -> Callable[[OpSet], list[Any]]:

@@ -23,10 +23,11 @@ from tinyllm_qwen.partition.partition import Partition
 
 def make_caches(
     config: QwenConfig,
-    layers: Sequence[int],
+    part: Partition,
     *,
     kv_bits: int | None = None,
     max_size: int | None = None,
+    draft_layers: int = 0,
 ) -> list[SequenceCache]:
     """Make empty caches for one sequence, or for sequences that always have equal lengths.
 
@@ -35,10 +36,11 @@ def make_caches(
     is. A recurrent layer keeps a state of constant size, whatever `kv_bits` and `max_size` are.
 
     Args:
-        config: the architecture.
-        layers: the indices of the layers. The layer of the draft head follows the last layer.
+        config: the architecture of the whole model.
+        part: the layers of a process.
         kv_bits: the bits of quantized keys and values, usually 8 or 4; None for no quantization.
         max_size: the number of tokens to keep, a few first and the most recent; None for all.
+        draft_layers: the number of layers of the draft head, whose caches come last.
 
     Raises:
         ValueError: if both `kv_bits` and `max_size` are given, or the head dim is no multiple of a
@@ -59,7 +61,7 @@ def make_caches(
             return QuantizedCache(kv_bits, group_size)
         return DenseCache() if max_size is None else RotatingCache(max_size)
 
-    return [cache_of(layer) for layer in layers]
+    return [cache_of(layer) for layer in _cached_layers(config, part, draft_layers)]
 
 
 def make_pages(
@@ -104,8 +106,7 @@ def make_pages(
             window=window.size if window is not None and layer in window.layers else None,
         )
 
-    drafts = range(config.num_hidden_layers, config.num_hidden_layers + draft_layers)
-    return [cache_of(layer) for layer in (*part.layers, *drafts)]
+    return [cache_of(layer) for layer in _cached_layers(config, part, draft_layers)]
 
 
 def page_bytes(
@@ -190,6 +191,12 @@ def batch_after(caches: Sequence[LayerCache], rows: int, length: int) -> Batch:
     if len(own) < len(caches):
         raise ValueError("batch: expected one for pages, `Batch.paged(table, phase)`, got None")
     return Batch.at(common_offset(own) if own else 0, rows, length)
+
+
+def _cached_layers(config: QwenConfig, part: Partition, draft_layers: int) -> list[int]:
+    """Return the numbers of the layers with caches. The draft head follows the last layer."""
+    count = config.num_hidden_layers
+    return [*part.layers, *range(count, count + draft_layers)]
 
 
 def _state_shape(recurrent: Recurrent, part: Partition, dtype: mx.Dtype) -> StateShape:

@@ -1,15 +1,11 @@
 """The draft head of Qwen3.5, which predicts the token after the next token."""
 
-from collections.abc import Mapping
-
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_layers import Batch, LayerCache, make_stack, weights_of
-from tinyllm_ops import OpSet, Weight
+from tinyllm_ops import Weight
 
-from tinyllm_qwen.config.qwen import QwenConfig
-from tinyllm_qwen.layers_from_weights import draft_layer, norm
-from tinyllm_qwen.partition.groups import ParallelGroups
+from tinyllm_qwen.layer_builder import LayerBuilder
 
 
 class DraftHead:
@@ -35,23 +31,20 @@ class DraftHead:
         ops: the implementation of the maths.
     """
 
-    def __init__(
-        self, config: QwenConfig, weights: Mapping[str, Weight], groups: ParallelGroups, ops: OpSet
-    ) -> None:
+    def __init__(self, builder: LayerBuilder) -> None:
         """Make the head from the weights `mtp.*`.
 
         Raises:
             KeyError: if a weight is missing.
             ValueError: if a weight has a wrong shape.
         """
-        width = config.hidden_size
-        self.embedding_norm = norm(weights, "mtp.pre_fc_norm_embedding", width, config, ops)
-        self.hidden_norm = norm(weights, "mtp.pre_fc_norm_hidden", width, config, ops)
-        self.fc = weights["mtp.fc.weight"]
-        self.layer = draft_layer(config, weights, groups, ops)
-        self.stack = make_stack([self.layer], ops)
-        self.norm = norm(weights, "mtp.norm", width, config, ops)
-        self.ops = ops
+        self.ops = builder.ops
+        self.embedding_norm = builder.norm("mtp.pre_fc_norm_embedding")
+        self.hidden_norm = builder.norm("mtp.pre_fc_norm_hidden")
+        self.fc = builder.weights["mtp.fc.weight"]
+        self.layer = builder.draft_layer()
+        self.stack = make_stack([self.layer], self.ops)
+        self.norm = builder.norm("mtp.norm")
 
     def __call__(
         self,

@@ -76,8 +76,13 @@ def generate(
     cache = model.make_caches() if cache is None else cache
     if len(cache) != model.num_caches:
         raise ValueError(f"cache: expected {model.num_caches}, one per layer, got {len(cache)}")
-    if speculation < 0:
-        raise ValueError(f"speculation: expected at least 0, got {speculation}")
+    for name, number, least in (
+        ("max_tokens", max_tokens, 1),
+        ("prefill_chunk", prefill_chunk, 1),
+        ("speculation", speculation, 0),
+    ):
+        if number < least:
+            raise ValueError(f"{name}: expected at least {least}, got {number}")
     sampler = Sampler(sampling, model.config.vocab_size, model.ops, tokens)
     decoding: PlainDecoding | Speculation = PlainDecoding(model, cache, sampler)
     if speculation:
@@ -88,9 +93,6 @@ def generate(
         raise ValueError(
             f"cache: expected fewer tokens than the prompt's {len(tokens)}, got {cached}"
         )
-    for name, number in (("max_tokens", max_tokens), ("prefill_chunk", prefill_chunk)):
-        if number < 1:
-            raise ValueError(f"{name}: expected at least 1, got {number}")
     text = OutputProcessor(tokenizer, stop)
     limit = min(max_tokens, model.config.context_length - len(tokens))
     for layer in cache:
@@ -98,29 +100,35 @@ def generate(
 
     def pieces() -> Generator[Piece, None, None]:
         started = first_at = time.perf_counter()
-        given = 0
+        generated = 0
         try:
             first = _prefill(decoding, tokens[cached:], cache, prefill_chunk, on_prefill)
-            for samples, ahead in decoding.steps(first, limit):
+            for samples, next_step in decoding.steps(first, limit):
                 chosen = [int(sample.token) for sample in samples]  # waits for the device
                 now = time.perf_counter()
-                first_at = first_at if given else now
-                times = first_at - started, now - first_at
-                counts = decoding.drafted, decoding.accepted
+                first_at = first_at if generated else now
                 for token, sample in zip(chosen, samples, strict=True):
-                    given += 1
-                    shown, reason = text.push(token, ended=given == limit)
+                    generated += 1
+                    shown, reason = text.push(token, ended=generated == limit)
                     if reason is None:
                         # Schedule the next step only now: a running step refers to the arrays of
                         # the caches, and MLX would copy them for the next step instead of writing
                         # in place.
-                        mx.async_eval(ahead)
-                    stats = Stats(len(tokens), cached, given, *times, *counts)
+                        mx.async_eval(next_step)
+                    stats = Stats(
+                        prompt_tokens=len(tokens),
+                        cached_tokens=cached,
+                        generated_tokens=generated,
+                        prefill_seconds=first_at - started,
+                        decode_seconds=now - first_at,
+                        draft_tokens=decoding.drafted,
+                        accepted_tokens=decoding.accepted,
+                    )
                     yield Piece(shown, token, reason, stats, sample)
                     if reason is not None:
                         return
         finally:
-            trim_to_common_prefix(layers, len(tokens) + max(given - 1, 0))
+            trim_to_common_prefix(layers, len(tokens) + max(generated - 1, 0))
 
     return pieces()
 
@@ -206,13 +214,13 @@ def _prefill(
 
     The head is computed for the last token alone.
     """
-    last = (len(tokens) - 1) // chunk * chunk  # the start of the last chunk
-    for stop in range(chunk, last + 1, chunk):
+    last_start = (len(tokens) - 1) // chunk * chunk
+    for stop in range(chunk, last_start + 1, chunk):
         decoding.prefill(tokens[stop - chunk : stop], after=tokens[stop])
         mx.eval([array for layer in cache for array in layer.arrays])
         if on_prefill is not None:
             on_prefill(stop, len(tokens))
-    sample = decoding.first(tokens[last:])
+    sample = decoding.first(tokens[last_start:])
     # The choice of the token does not need all states of recurrent layers.
     mx.eval(sample.token, [array for layer in cache for array in layer.arrays])
     if on_prefill is not None:

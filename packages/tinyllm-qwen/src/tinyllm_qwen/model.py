@@ -20,7 +20,7 @@ from tinyllm_qwen.caches import batch_after, make_caches, make_pages, page_bytes
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.draft_head import DraftHead
 from tinyllm_qwen.language_model import AnyCache
-from tinyllm_qwen.layers_from_weights import decoder_layer, embedding, norm
+from tinyllm_qwen.layer_builder import LayerBuilder
 from tinyllm_qwen.partition.groups import ParallelGroups
 from tinyllm_qwen.sampling.best_tokens import BestTokens, check_num_best
 
@@ -65,16 +65,14 @@ class Qwen:
                 before, and explains errors.
         """
         groups = ParallelGroups.single(config) if groups is None else groups
+        builder = LayerBuilder(config, weights, groups, ops)
         self.config, self.ops, self.groups = config, ops, groups
-        self.embed_tokens = embedding(config, weights, groups, ops)
-        self.layers = tuple(
-            decoder_layer(config, weights, index, groups, ops) for index in groups.partition.layers
-        )
+        self.embed_tokens = builder.embedding()
+        self.layers = tuple(builder.decoder_layer(index) for index in groups.partition.layers)
         self.stack = make_stack(self.layers, ops)
-        self.norm = norm(weights, "norm", config.hidden_size, config, ops)
+        self.norm = builder.norm("norm")
         self.lm_head = None if config.tie_word_embeddings else weights["lm_head.weight"]
-        has_drafts = "mtp.fc.weight" in weights
-        self.draft_head = DraftHead(config, weights, groups, ops) if has_drafts else None
+        self.draft_head = DraftHead(builder) if "mtp.fc.weight" in weights else None
 
     def __call__(
         self,
@@ -166,8 +164,8 @@ class Qwen:
 
         `last` and `indices` are as in `__call__`.
         """
-        scores = self._scores(_selected(h, last, indices))
-        return self.groups.world.all_gather_last(scores, self.config.vocab_size)
+        logits = self._own_logits(_selected(h, last, indices))
+        return self.groups.world.all_gather_last(logits, self.config.vocab_size)
 
     def best(
         self,
@@ -178,7 +176,7 @@ class Qwen:
         *,
         indices: Sequence[int] | None = None,
     ) -> BestTokens:
-        """Return the k most likely next tokens after the last token of each row, or after others.
+        """Return the k most likely next tokens after some tokens.
 
         Processes that share the vocabulary exchange their k best tokens instead of all logits.
 
@@ -188,7 +186,7 @@ class Qwen:
             caches: see `__call__`.
             k: the number of tokens. The result has k tokens of each process, or as many as the
                 largest part of the vocabulary if it has fewer.
-            indices: see `__call__`; the last token of each row unless given.
+            indices: the tokens, as in `__call__`; the last token of each row unless given.
 
         Raises:
             ValueError: if k is not in 1..V, or an index does not exist.
@@ -196,29 +194,33 @@ class Qwen:
         check_num_best(k, self.config.vocab_size)
         last = 1 if indices is None else None
         check_selection(tokens, last, indices)
-        scores = self._scores(_selected(self.hidden(tokens, batch, caches), last, indices))[:, 0]
-        ranks, first = self.groups.world, self.groups.partition.vocabulary.start
-        missing = -(-self.config.vocab_size // ranks.size) - scores.shape[-1]
+        h = _selected(self.hidden(tokens, batch, caches), last, indices)
+        logits = self._own_logits(h)[:, 0]
+        world, first = self.groups.world, self.groups.partition.vocabulary.start
+        missing = -(-self.config.vocab_size // world.size) - logits.shape[-1]
         if missing:  # the last rank may have fewer than k tokens, but all ranks exchange k
-            scores = mx.pad(scores, [(0, 0), (0, missing)], constant_values=-mx.inf)
-        return BestTokens.of(scores, min(k, scores.shape[-1]), first, self.ops).gathered(ranks)
+            logits = mx.pad(logits, [(0, 0), (0, missing)], constant_values=-mx.inf)
+        return BestTokens.of(logits, min(k, logits.shape[-1]), first, self.ops).gathered(world)
 
     def make_caches(
         self, *, kv_bits: int | None = None, max_size: int | None = None
     ) -> list[SequenceCache]:
         """Make empty caches for one sequence; see `make_caches`."""
-        last = self.config.num_hidden_layers
-        layers = [*self.groups.partition.layers, *range(last, last + self._num_draft_layers)]
-        return make_caches(self.config, layers, kv_bits=kv_bits, max_size=max_size)
+        return make_caches(
+            self.config,
+            self.groups.partition,
+            kv_bits=kv_bits,
+            max_size=max_size,
+            draft_layers=self._num_draft_layers,
+        )
 
     def make_pages(
         self, count: int, page_size: int, *, kv_bits: int | None = None, state_slots: int = 0
     ) -> list[PagedCache | RecurrentPool]:
         """Make empty pages and slots for many sequences; see `make_pages`."""
-        part = self.groups.partition
         return make_pages(
             self.config,
-            part,
+            self.groups.partition,
             self.dtype,
             count,
             page_size,
@@ -278,7 +280,7 @@ class Qwen:
         """The number of layers of the draft head: 0 or 1."""
         return 0 if self.draft_head is None else 1
 
-    def _scores(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L own"]:
+    def _own_logits(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L own"]:
         """Return the logits of the tokens whose rows of the head this process has."""
         return self._project(self.norm(h))
 

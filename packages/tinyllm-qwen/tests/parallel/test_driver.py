@@ -31,6 +31,7 @@ from tinyllm_qwen.parallel.driver import Driver
 from tinyllm_qwen.parallel.execute import Result, arrays_of
 from tinyllm_qwen.parallel.worker import work
 from tinyllm_qwen.partition.groups import ParallelGroups
+from tinyllm_qwen.partition.partition import Partition
 from tinyllm_qwen.partition.split import Split
 
 GOLDEN = Path(__file__).parents[1] / "goldens" / "models" / "qwen3"
@@ -192,7 +193,7 @@ def test_rank_0_goes_back_no_further_than_the_windows_of_other_ranks(kv_bits: in
     config = replace(QwenConfig.from_folder(folder), head_dim=32)
     assert config.sliding_window is not None
     size = config.sliding_window.size
-    whole = make_caches(config, range(2), kv_bits=kv_bits)
+    whole = make_caches(config, Partition.whole(config), kv_bits=kv_bits)
     full = [cache for cache in whole if not isinstance(cache, RotatingCache)]
     assert len(full) == 1
     kinds = list(map(type, bounded(whole, config, kv_bits=kv_bits)))

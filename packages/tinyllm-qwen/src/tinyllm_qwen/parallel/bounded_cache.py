@@ -11,6 +11,7 @@ from tinyllm_ops import OpSet, Weight
 
 from tinyllm_qwen.caches import make_caches
 from tinyllm_qwen.config.qwen import QwenConfig
+from tinyllm_qwen.partition.partition import Partition
 
 
 class BoundedCache(KVCache):
@@ -91,8 +92,8 @@ def bounded(
         kv_bits: the bits of quantized caches, as in `make_caches`.
         max_size: the number of tokens that the caches keep, as in `make_caches`.
     """
-    layers = range(config.num_hidden_layers)
-    on_all_ranks = _smallest(make_caches(config, layers, kv_bits=kv_bits, max_size=max_size))
+    whole = Partition.whole(config)
+    on_all_ranks = _smallest(make_caches(config, whole, kv_bits=kv_bits, max_size=max_size))
     on_this_rank = _smallest(caches)
     if on_all_ranks is None or (on_this_rank is not None and on_this_rank <= on_all_ranks):
         return list(caches)
