@@ -38,12 +38,13 @@ def read_backend(folder: Path) -> tokenizers.Tokenizer:
         if not isinstance(error, Exception) and not has_panicked(error):
             raise
         raise CheckpointError(
-            f"{path}: not a file that tokenizers {tokenizers.__version__} can read ({error}):"
-            " download it again"
+            f"{path}: not a file that tokenizers {tokenizers.__version__} can read "
+            f"({str(error)[:200]}): download it again"
         ) from None
     if not isinstance(backend.decoder, ByteLevel):
         raise CheckpointError(
-            f"{path}: expected a ByteLevel decoder, which every Qwen has, got {backend.decoder}"
+            f"{path}: expected a ByteLevel decoder, which every Qwen has, got "
+            f"{str(backend.decoder)[:200]}"
         )
     # Turn truncation and padding off, as transformers does: a file may have the settings of a
     # training run.
