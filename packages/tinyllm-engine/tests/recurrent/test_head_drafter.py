@@ -5,11 +5,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from tinyllm_engine import Engine, EngineSettings, Grammar, Request, RequestState
 from tinyllm_engine.speculative.head_drafter import HeadDrafter
 from tinyllm_engine.testing import DRAWN, GREEDY, PENALIZED, Oracle, Tally, run_schedule
-from tinyllm_layers import PagedCache
+from tinyllm_layers import Batch, PagedCache
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer, generate, load
 from tinyllm_qwen.speculation import Speculation
 from tinyllm_qwen.testing import counting_model, hybrid_checkpoint
@@ -60,6 +61,19 @@ def test_random_schedules_give_each_request_the_tokens_it_gets_alone(
     assert events["restarts"] == 2
     assert min(events[each] for each in ("prefix_hits", "drafted", "failures")) > 0
     assert name != "counting" or tally.drafted > tally.accepted > tally.drafted // 2
+
+
+def test_a_prompt_has_the_log_probabilities_of_one_pass(counting: Model, prompts: Prompts) -> None:
+    prompt, engine = prompts[6] * 3, Engine(*counting, SETTINGS)
+    list(engine.run(engine.add(Request(prompt, 9))))  # pages and snapshots of the prompt
+    (first, *_) = engine.run(engine.add(Request(prompt, 9, prompt_logprobs=True)))
+    logits = counting[0](mx.array([prompt]), batch=Batch.at(0, 1, len(prompt), "prefill"))
+    rows = np.array(logits[0].astype(mx.float32)).astype(np.float64)
+    for each, row in zip(first.prompt_logprobs[1:], rows, strict=False):
+        shifted = row - row.max()
+        expected = shifted[each.token] - np.log(np.exp(shifted).sum())
+        assert each.logprob == pytest.approx(expected, abs=1e-4)
+    assert len(first.prompt_logprobs) == len(prompt)
 
 
 @pytest.mark.usefixtures("unchecked")
