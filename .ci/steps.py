@@ -63,7 +63,11 @@ def table(nightly: bool) -> dict[str, Step]:
             f"{every}bash packages/tinyllm-kernels/native/check/check.sh" if LINUX else "true"
         ),
         # the README's test command, without the tests of the steps above: these are not collected
-        "workspace": Step(f"{single}uv run pytest -q{'' if nightly else elsewhere}"),
+        "workspace": Step(
+            "uv run pytest -q\nuv run pytest -q tests tools -m exhaustive"
+            if nightly
+            else f"{single}uv run pytest -q{elsewhere}"
+        ),
         # each wheel alone in an empty environment, running its README's example
         "wheels": Step("uv run --no-sync python tools/check_wheels.py"),
         # the commands of docs/depend.md, each in an empty project
