@@ -31,6 +31,12 @@ inline void store_pairs(Ints a, Ints b, void* to) {
   std::memcpy(to, &pairs, sizeof pairs);
 }
 
+// The upper byte of each 16-bit number. GCC would shift 32-bit numbers and mask them.
+inline Words upper_bytes(Words words) {
+  using Numbers [[gnu::vector_size(sizeof(Words))]] = uint16_t;
+  return bit_cast<Words>(bit_cast<Numbers>(words) >> 8);
+}
+
 // The pairs of a word of codes of each of W rows.
 template <Codes C>
 struct CodePairs {
@@ -43,8 +49,8 @@ struct CodePairs {
       const Words even = e2m1_bytes(word & 0x0f0f0f0fu), odd = e2m1_bytes(word >> 4 & 0x0f0f0f0fu);
       pairs[0] = even & 0x00ff00ffu;
       pairs[1] = odd & 0x00ff00ffu;
-      pairs[2] = even >> 8 & 0x00ff00ffu;
-      pairs[3] = odd >> 8 & 0x00ff00ffu;
+      pairs[2] = upper_bytes(even);
+      pairs[3] = upper_bytes(odd);
     } else {
 #pragma GCC unroll 4
       for (Words& pair : pairs) {
