@@ -43,7 +43,7 @@ def table(nightly: bool) -> dict[str, Step]:
     # which slows down another step more than a second thread helps. The kernels are the exception.
     single = "" if nightly else "TINYLLM_NUM_THREADS=1 "
     # Most of these tests run whole models, so they check the signatures of the package of models.
-    elsewhere = f" tests tools{short}{_checked('tinyllm-qwen', nightly)}"
+    elsewhere = f" tests{short}{_checked('tinyllm-qwen', nightly)}"
     members = {_name(folder): folder for folder in [*ROOT.glob("packages/*"), *ROOT.glob("apps/*")]}
     steps = {
         # requests and sockets against a server, each with the time and memory that it may cost
@@ -62,7 +62,8 @@ def table(nightly: bool) -> dict[str, Step]:
         "native": Step(
             f"{every}bash packages/tinyllm-kernels/native/check/check.sh" if LINUX else "true"
         ),
-        # the README's test command, without the tests of the steps above: these are not collected
+        # the README's test command, without the tests of the steps above: these are not collected.
+        # A short run leaves out the tests of tools, which no package needs.
         "workspace": Step(
             "uv run pytest -q\nuv run pytest -q tests tools -m exhaustive"
             if nightly
