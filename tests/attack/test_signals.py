@@ -82,6 +82,7 @@ def test_a_signal_while_loading_ends_the_server(delay: float) -> None:
         assert end(victim, signal.SIGTERM) < SLACK
 
 
+@pytest.mark.full
 def test_a_signal_under_mixed_load_ends_the_server_after_the_drain() -> None:
     mixed = [request for requests in PHASES.values() for request in requests[:4]]
     with started() as victim, loaded(victim, mixed):

@@ -192,6 +192,7 @@ def test_ctrl_c_shows_what_was_measured_by_then(
     assert rows == [("prefill", ops.name) for ops in all_opsets()]
 
 
+@pytest.mark.exhaustive
 def test_peers_stand_beside_the_opsets(bench: Bench) -> None:
     code, out, err = bench(f"{QUICK} --json --only model --ops mlx --peers")
     assert code == 0

@@ -158,6 +158,7 @@ def test_answers_of_another_form_are_failures_or_have_no_counts(
     assert json.loads(out)["servers"][0]["answered"] == 2
 
 
+@pytest.mark.exhaustive
 def test_a_shape_is_served_and_its_tokens_are_text(
     bench: Callable[[str], tuple[int, str, str]],
 ) -> None:

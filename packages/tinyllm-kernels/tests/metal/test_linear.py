@@ -94,7 +94,7 @@ def test_a_short_prompt_has_a_threadgroup_for_each_part_of_its_columns() -> None
     ("tokens", "outputs", "phase"),
     [
         *((tokens, 9, phase) for tokens in (1, 12, 37) for phase in ("prefill", "decode")),
-        (65, 1400, "prefill"),
+        pytest.param(65, 1400, "prefill", marks=pytest.mark.exhaustive),
         pytest.param(65, 1400, "decode", marks=pytest.mark.exhaustive),
     ],
 )
