@@ -217,6 +217,11 @@ class RequestState:
         return self.request.embedding
 
     @property
+    def scores_prompt(self) -> bool:
+        """True while the log-probabilities of the prompt are wanted: until the first new token."""
+        return self.request.prompt_logprobs and not self.generated
+
+    @property
     def generates(self) -> bool:
         """True if the request is for new tokens, and not only for its prompt."""
         return self.max_tokens > 0

@@ -11,7 +11,7 @@
 #include "attention/softmax.h"
 #include "isa/tile_registers.h"
 
-// Where the matrix unit exists, it computes bfloat16: see attention/amx_prefill.cpp.
+// On processors with AMX, attention/amx_prefill.cpp computes bfloat16.
 #if defined(__AVX512BF16__) && !defined(TINYLLM_AMX)
 #define TINYLLM_FAST_PAIRS
 #endif

@@ -315,7 +315,7 @@ class Scheduler:
         prefilling = [each for each in served if each.is_prefilling and each.block_table]
         if not prefilling:
             return []
-        if any(each.request.prompt_logprobs for each in prefilling):
+        if any(each.scores_prompt for each in prefilling):
             budget = min(budget, SCORED_TOKENS)
         lengths = divide(prefilling, budget)
         chunks = [_prefill_chunk(request, length) for request, length in lengths.items()]

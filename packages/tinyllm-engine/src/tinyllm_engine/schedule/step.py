@@ -40,7 +40,7 @@ class Chunk:
     @property
     def is_scored(self) -> bool:
         """True if the request asks for the log-probabilities of these tokens of its prompt."""
-        return self.request.request.prompt_logprobs and self.start < self.request.num_prompt_tokens
+        return self.request.scores_prompt and self.start < self.request.num_prompt_tokens
 
     @property
     def num_scores(self) -> int:
