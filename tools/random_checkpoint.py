@@ -1,4 +1,4 @@
-"""Make a Qwen3.5 checkpoint with random weights, to try and to measure the hybrid family.
+"""Make a Qwen3.5 or Qwen3-Next checkpoint with random weights, to try and to measure them.
 
     uv run python tools/random_checkpoint.py TARGET [--shape 0.8b] [--files mlx] [--bits 4]
 

@@ -29,6 +29,12 @@ from transformers import (
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
 )
 
 GOLDENS = Path(__file__).resolve().parents[2] / "packages/tinyllm-qwen/tests/goldens/models"
@@ -49,6 +55,12 @@ YARN: dict[str, Any] = {
     "rope_theta": 1e4,
     "factor": 4.0,
     "original_max_position_embeddings": 64,
+}
+MROPE: dict[str, Any] = {
+    "rope_type": "default",
+    "rope_theta": 5e6,
+    "mrope_section": [4, 2, 2],
+    "mrope_interleaved": True,
 }
 EXPERTS: dict[str, Any] = SHAPE | {
     "head_dim": 16,
@@ -118,6 +130,38 @@ FAMILIES = {
             decoder_sparse_step=1,
             mlp_only_layers=[1],
             attention_bias=True,
+        ),
+    ),
+    "qwen3-vl": (  # with a vision tower, as published
+        Qwen3VLForConditionalGeneration,
+        Qwen3VLConfig(
+            text_config=SHAPE | {"head_dim": 16, "rope_parameters": MROPE},
+            vision_config=VISION | {"deepstack_visual_indexes": [0]},
+            tie_word_embeddings=True,
+        ),
+    ),
+    "qwen3-vl-moe": (
+        Qwen3VLMoeForConditionalGeneration,
+        Qwen3VLMoeConfig(
+            text_config=EXPERTS | {"rope_parameters": MROPE},
+            vision_config=VISION | {"deepstack_visual_indexes": [0]},
+            tie_word_embeddings=False,
+        ),
+    ),
+    "qwen3-next": (
+        Qwen3NextForCausalLM,
+        Qwen3NextConfig(
+            **HYBRID
+            | MORE_VALUES
+            | HYBRID_EXPERTS
+            | {
+                "rope_parameters": {
+                    "rope_type": "default",
+                    "rope_theta": 1e7,
+                    "partial_rotary_factor": 0.25,
+                }
+            },
+            tie_word_embeddings=False,
         ),
     ),
     "qwen3.5-0.8b": (  # with a vision tower and nested settings, as published

@@ -44,7 +44,7 @@ def load(
             its part of the model and computes with the other processes: see `RankCommunicator`.
         split: the division of the model between the processes. By heads, each process has a part of
             every layer. By layers, each process has some of the layers.
-        draft_head: True to load the draft head of a Qwen3.5 checkpoint, for speculation; see
+        draft_head: True to load the draft head of Qwen3-Next or Qwen3.5, for speculation; see
             `DraftHead`.
 
     Raises:

@@ -8,7 +8,7 @@ from mlx.nn.layers.base import Module
 from tinyllm_layers import Backend
 from tinyllm_ops import REFERENCE, OpSet, QuantizedTensor, Weight
 
-from tinyllm_qwen.checkpoint.output_gates import split_output_gates
+from tinyllm_qwen.checkpoint.joint_projections import split_projections
 from tinyllm_qwen.checkpoint.schema import expected_shapes, is_matrix
 from tinyllm_qwen.config.module_path import module_path
 from tinyllm_qwen.config.quantization import PackedFormat, Quantization
@@ -29,6 +29,7 @@ _LAYERS: dict[tuple[str, str], tuple[str, ...]] = {
     (f"{_LM}.switch_layers", "SwitchLinear"): ("weight",),
     (f"{_LM}.switch_layers", "QuantizedSwitchLinear"): ("weight", "scales", "biases"),
     (f"{_LM}.qwen3_5", "GatedDeltaNet"): ("A_log", "dt_bias"),
+    (f"{_LM}.qwen3_next", "Qwen3NextGatedDeltaNet"): ("A_log", "dt_bias"),
     (f"{_LM}.qwen3_next", "Qwen3NextRMSNormGated"): ("weight",),
 }
 
@@ -38,8 +39,8 @@ def from_mlx_lm(model: Module, *, ops: OpSet = REFERENCE) -> Qwen:
 
     The weights may have any format. The arrays are shared, not copied: the new model needs no
     additional memory, and in-place changes of mlx-lm's arrays change the new model too. Two kinds
-    of weights are copied: those whose layout a `Backend` changes, and projections of Qwen3.5 that
-    hold queries and output gates.
+    of weights are copied: those whose layout a `Backend` changes, and joint projections of hybrid
+    models; see `split_projections`.
 
     The config is `model.args` of mlx-lm, which has no sliding windows. For Qwen3-MoE, `model.args`
     contains the YaRN settings of the checkpoint. mlx-lm ignores them, but this function uses them.
@@ -68,7 +69,7 @@ def from_mlx_lm(model: Module, *, ops: OpSet = REFERENCE) -> Qwen:
         a_log = weights[path]
         assert isinstance(a_log, mx.array)  # no format packs vectors
         weights[path] = a_log.astype(mx.float32)
-    split_output_gates(weights, config)
+    split_projections(weights, config)
     if isinstance(ops, Backend):
         ops.prepare(weights)
     return Qwen(config, weights, ops=ops)

@@ -1,4 +1,4 @@
-"""The models Qwen2, Qwen2.5, Qwen3, Qwen3-MoE and Qwen3.5, from token ids to logits."""
+"""The models from Qwen2 to Qwen3.6, from token ids to logits."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -54,7 +54,7 @@ class Qwen:
         Args:
             config: the architecture of the whole model.
             weights: tensors by their Hugging Face names without "model.". Experts are stacked and
-                have the names of MLX. Output gates are separate; see `split_output_gates`. A
+                have the names of MLX. Joint projections are separate; see `split_projections`. A
                 `Backend` may have prepared the weights.
             ops: the implementation of the maths, or a `Backend`.
             groups: the processes that share the model; None for one process.

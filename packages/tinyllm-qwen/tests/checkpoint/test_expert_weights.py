@@ -6,7 +6,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 from tinyllm_ops import MLX, REFERENCE, QuantizedTensor
-from tinyllm_qwen.checkpoint.weights import load_weights
+from tinyllm_qwen.checkpoint.weights import load_part, load_weights
 from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.model import Qwen
 
@@ -38,6 +38,14 @@ def fused(tensors: dict[str, mx.array]) -> dict[str, mx.array]:
     return result
 
 
+def transposed(tensors: dict[str, mx.array]) -> dict[str, mx.array]:
+    """Fuse gate and up, and transpose each expert, as Qwen publishes Qwen3-VL-MoE."""
+    return {
+        name: mx.contiguous(tensor.swapaxes(1, 2)) if ".experts." in name else tensor
+        for name, tensor in fused(tensors).items()
+    }
+
+
 @pytest.mark.parametrize("layout", [dict, apart, fused])
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("dtype", [None, mx.float32])
@@ -53,6 +61,24 @@ def test_every_layout_gives_the_same_stacks(
     for name, tensor in expected.items():
         assert weights[name].dtype == (dtype or mx.bfloat16)
         assert mx.array_equal(weights[name], tensor)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("layout", [dict, apart, fused, transposed])
+def test_layouts_of_qwen3_vl_give_the_same_stacks(
+    random_checkpoint: MakeCheckpoint, layout: Layout
+) -> None:
+    made = random_checkpoint("qwen3_moe", model_type="qwen3_vl_moe", moe_intermediate_size=24)
+    expected = made.fill().tensors
+    made.tensors = layout(made.tensors)
+    made.save(prefix="model.language_model.")
+    weights = load_weights(made.folder, made.config)
+    assert weights.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert mx.array_equal(weights[name], tensor), name  # type: ignore[arg-type]
+    for rank, experts in enumerate((slice(2), slice(2, 4))):
+        part, _ = load_part(made.folder, made.config, rank, 2)
+        for name in (f"{path}.weight" for path in STACKS):
+            assert mx.array_equal(part[name], expected[name][experts]), name  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("layout", [dict, apart])

@@ -1,4 +1,4 @@
-"""Checkpoints of Qwen3.5 in the files of Hugging Face and of MLX."""
+"""Checkpoints of Qwen3.5 and Qwen3-Next in the files of Hugging Face and of MLX."""
 
 import json
 from collections.abc import Callable
@@ -22,10 +22,10 @@ PROMPT = mx.random.randint(0, 2048, (1, 40), key=mx.random.key(1))
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Dense and MoE checkpoints in both kinds of files, and MLX's in 4 bits."""
+    """Checkpoints of three families in both kinds of files, and MLX's in 4 bits."""
     root = tmp_path_factory.mktemp("hybrid")
     made = {}
-    for shape in ("tiny", "tiny-moe"):
+    for shape in ("tiny", "tiny-moe", "tiny-next"):
         source = hybrid_checkpoint(root / f"{shape}-hf", SHAPES[shape])
         made[f"{shape}-hf"] = source
         made[f"{shape}-mlx"] = convert(source, root / f"{shape}-mlx").folder
@@ -34,7 +34,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made
 
 
-@pytest.mark.parametrize("shape", ["tiny", "tiny-moe"])
+@pytest.mark.parametrize("shape", ["tiny", "tiny-moe", "tiny-next"])
 def test_both_kinds_of_files_give_the_same_bits(folders: dict[str, Path], shape: str) -> None:
     ours, theirs = (load(folders[f"{shape}-{files}"], ops=MLX)[0] for files in ("hf", "mlx"))
     assert mx.array_equal(ours(PROMPT), theirs(PROMPT))
@@ -47,6 +47,7 @@ def test_both_kinds_of_files_give_the_same_bits(folders: dict[str, Path], shape:
         pytest.param("tiny-hf", marks=pytest.mark.exhaustive),
         "tiny-moe-hf",
         "tiny-4bit",
+        "tiny-next-4bit",
         pytest.param("tiny-moe-4bit", marks=pytest.mark.exhaustive),
     ],
 )
@@ -59,7 +60,7 @@ def test_op_sets_give_the_same_greedy_tokens(folders: dict[str, Path], name: str
     assert answers[0] == answers[1]
 
 
-@pytest.mark.parametrize("name", ["tiny-hf", "tiny-moe-hf", "tiny-4bit"])
+@pytest.mark.parametrize("name", ["tiny-hf", "tiny-moe-hf", "tiny-next-hf", "tiny-4bit"])
 def test_chunks_give_the_same_states(folders: dict[str, Path], name: str) -> None:
     model, _ = load(folders[name], ops=MLX)
     whole, parts = model.make_caches(), model.make_caches()
@@ -85,6 +86,24 @@ def test_queries_and_gates_are_separate(folders: dict[str, Path]) -> None:
     assert tuple(gates.shape) == (256, 128)
 
 
+def test_the_projections_of_qwen3_next_are_separate(folders: dict[str, Path]) -> None:
+    folder, name = folders["tiny-next-hf"], "layers.0.linear_attn.in_proj"
+    config = QwenConfig.from_folder(folder)
+    stored = read_tensors(find_tensors(folder, config), None)
+    weights = load_weights(folder, config)
+    # The rows of each of two key heads: 32 of q and of k, then two value heads of v and of z.
+    heads = stored[f"{name}_qkvz.weight"].reshape(2, 32 + 32 + 64 + 64, 128)
+    q, k, v, z = (part.reshape(-1, 128) for part in mx.split(heads, [32, 64, 128], axis=1))
+    b, a = (
+        stored[f"{name}_ba.weight"].reshape(2, 2, 2, 128)[:, part].reshape(4, 128)
+        for part in range(2)
+    )
+    for part, expected in {"qkv": mx.concatenate([q, k, v]), "z": z, "b": b, "a": a}.items():
+        weight = weights[f"{name}_{part}.weight"]
+        assert isinstance(weight, mx.array)
+        assert mx.array_equal(weight, expected), part
+
+
 def test_the_draft_head_is_converted_and_not_loaded(folders: dict[str, Path]) -> None:
     tensors = mx.load(str(folders["tiny-mlx"] / "model.safetensors"))
     assert isinstance(tensors, dict)
@@ -94,15 +113,29 @@ def test_the_draft_head_is_converted_and_not_loaded(folders: dict[str, Path]) ->
     assert not any(name.startswith("mtp.") for name in load_weights(folders["tiny-mlx"], config))
 
 
-def test_slices_are_converted_as_whole_tensors_are(folders: dict[str, Path]) -> None:
-    folder = folders["tiny-hf"]
+def test_the_draft_head_of_qwen3_next_is_left_out(tmp_path: Path) -> None:
+    source = hybrid_checkpoint(tmp_path / "source", SHAPES["tiny-next"])
+    done = convert(source, tmp_path / "target")
+    assert done.notices == (
+        "the draft head (mtp.*) is not converted: mlx-lm could not load the files",
+    )
+    tensors = mx.load(str(done.folder / "model.safetensors"))
+    assert isinstance(tensors, dict)
+    assert not any("mtp." in name for name in tensors)
+    with pytest.raises(CheckpointError, match=r"expected a draft head \(mtp\.\*\), got files"):
+        load(done.folder, draft_head=True)
+
+
+@pytest.mark.parametrize("name", ["tiny-hf", "tiny-next-hf"])
+def test_slices_are_converted_as_whole_tensors_are(folders: dict[str, Path], name: str) -> None:
+    folder = folders[name]
     stored = find_tensors(folder, QwenConfig.from_folder(folder))
     whole = read_tensors(stored, mx.float16)
     slices = {name: tuple(range(size) for size in t.shape) for name, t in stored.items()}
     read = read_slices(stored, slices, mx.float16)
-    for name, array in whole.items():
-        assert mx.array_equal(read[name], array), name
-        assert array.dtype == (mx.float32 if name.endswith("A_log") else mx.float16), name
+    for tensor, array in whole.items():
+        assert mx.array_equal(read[tensor], array), tensor
+        assert array.dtype == (mx.float32 if tensor.endswith("A_log") else mx.float16), tensor
 
 
 def test_16_bit_checkpoints_keep_their_dtype(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The config.json of Qwen3.5: nested or flat, with a vision tower or without one."""
+"""The config.json of Qwen3.5, nested or flat, with or without a vision tower, and of Qwen3-Next."""
 
 import pytest
 from tinyllm_qwen.config.quantization import PackedFormat
@@ -46,6 +46,37 @@ HYBRID_MOE = {key: value for key, value in HYBRID_TEXT.items() if key != "interm
     "num_experts_per_tok": 8,
     "moe_intermediate_size": 512,
     "shared_expert_intermediate_size": 640,
+}
+# Qwen3-Next-80B-A3B.
+NEXT: dict[str, object] = {
+    "model_type": "qwen3_next",
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "num_hidden_layers": 48,
+    "intermediate_size": 5120,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+    "full_attention_interval": 4,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 512,
+    "norm_topk_prob": True,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "shared_expert_intermediate_size": 512,
+    "max_position_embeddings": 262144,
+    "partial_rotary_factor": 0.25,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 10000000,
+    "tie_word_embeddings": False,
+    "use_sliding_window": False,
 }
 ROPE = {"rope_type": "default", "rope_theta": 1e7}
 
@@ -99,6 +130,18 @@ def test_a_mixture_of_experts_has_a_shared_expert() -> None:
     assert (config.experts.num_experts, config.experts.shared_size) == (256, 640)
     assert config.experts.norm_topk_prob
     assert config.experts.layers == set(range(32))
+
+
+def test_the_published_config_of_qwen3_next_is_read() -> None:
+    config = QwenConfig.from_hf(NEXT)
+    assert config.recurrent is not None
+    assert config.experts is not None
+    assert config.recurrent.joint
+    assert config.recurrent.layers == {layer for layer in range(48) if layer % 4 != 3}
+    assert (config.experts.num_experts, config.experts.shared_size) == (512, 512)
+    assert (config.rotary_dims, config.rope_theta, config.mtp_layers) == (64, 1e7, 1)
+    assert config.output_gate
+    assert config.mlx_prefix == ""
 
 
 def test_formats_of_modules_have_the_prefix_of_mlx() -> None:

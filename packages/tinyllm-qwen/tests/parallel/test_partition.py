@@ -39,7 +39,7 @@ def parts_of(size: int, group: int = 0, **fields: object) -> tuple[QwenConfig, l
 
 
 def hybrid_parts_of(
-    size: int, group: int = 0, **fields: int | bool
+    size: int, group: int = 0, **fields: int | bool | str
 ) -> tuple[QwenConfig, list[Partition]]:
     return divided(QwenConfig.from_hf(hybrid_config(HYBRID | fields)), size, group)
 
@@ -54,11 +54,15 @@ def divided(config: QwenConfig, size: int, group: int) -> tuple[QwenConfig, list
 
 
 @pytest.mark.parametrize(
-    ("size", "hybrid"),
-    [*((size, False) for size in (1, 2, 3, 4, 5, 8, 10)), *((size, True) for size in (1, 2, 3, 4))],
+    ("size", "family"),
+    [
+        *((size, "qwen3_moe") for size in (1, 2, 3, 4, 5, 8, 10)),
+        *((size, family) for size in (1, 2, 3, 4) for family in ("qwen3_5_moe", "qwen3_next")),
+    ],
 )
-def test_the_parts_of_a_tensor_cover_it(size: int, hybrid: bool) -> None:
-    config, parts = hybrid_parts_of(size) if hybrid else parts_of(size)
+def test_the_parts_of_a_tensor_cover_it(size: int, family: str) -> None:
+    is_hybrid = family != "qwen3_moe"
+    config, parts = hybrid_parts_of(size, model_type=family) if is_hybrid else parts_of(size)
     for name, shape in expected_shapes(config).items():
         covered = [
             {at for part in parts for at in (part.slices(name, shape, config) or ())[axis]}
@@ -124,6 +128,16 @@ def test_value_heads_stay_with_their_key_head() -> None:
     assert (one.slices(f"{name}.in_proj_z.weight", (256, 128), config) or ())[0] == range(128, 192)
     columns = one.slices(f"{name}.out_proj.weight", (128, 256), config)
     assert columns == (range(128), range(128, 192))
+
+
+def test_joint_projections_are_divided_by_key_heads() -> None:
+    config, parts = hybrid_parts_of(2, model_type="qwen3_next")
+    name = "layers.0.linear_attn.in_proj"
+    for rank, part in enumerate(parts):
+        rows, _ = part.slices(f"{name}_qkvz.weight", (768, 128), config) or ()
+        assert rows == range(384 * rank, 384 * rank + 384)  # two heads of 32 + 32 + 64 + 64 rows
+        rows, _ = part.slices(f"{name}_ba.weight", (16, 128), config) or ()
+        assert rows == range(8 * rank, 8 * rank + 8)
 
 
 def test_output_gates_stay_with_their_heads() -> None:

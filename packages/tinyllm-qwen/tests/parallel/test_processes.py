@@ -211,16 +211,18 @@ def test_stages_give_the_tokens_of_one_process(
 def hybrid(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, list[int]]:
     """Tokens of a single process for checkpoints with recurrent layers.
 
-    They have four key heads with two value heads each. The files are those of Hugging Face, with
-    and without experts, and of MLX, dense and in 4 bits.
+    They have four key heads with two value heads each. The files are those of Hugging Face, of
+    Qwen3.5 and of Qwen3-Next, and of MLX, dense and in 4 bits.
     """
     heads = {"linear_num_key_heads": 4, "linear_num_value_heads": 8}
-    dense, moe = (dict(SHAPES[name]) | heads for name in ("tiny", "tiny-moe"))
+    dense, moe, following = (
+        dict(SHAPES[name]) | heads for name in ("tiny", "tiny-moe", "tiny-next")
+    )
     moe["shared_expert_intermediate_size"] = 128  # four groups of 32
     folder, packed = tmp_path_factory.mktemp("hybrid"), PackedFormat(group_size=32, bits=4)
     made = [
         hybrid_checkpoint(folder / "hf", dense),
-        hybrid_checkpoint(folder / "hf-moe", moe),
+        hybrid_checkpoint(folder / "hf-next", following),
         hybrid_checkpoint(folder / "mlx", dense, files="mlx"),
         hybrid_checkpoint(folder / "mlx-moe-4bit", moe, files="mlx", packed=packed),
     ]

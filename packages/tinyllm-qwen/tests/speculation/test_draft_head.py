@@ -28,6 +28,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         made[f"{shape}-mlx"] = convert(made[shape], root / f"{shape}-mlx").folder
         packed = ConversionConfig(packed=PackedFormat(group_size=32, bits=4))
         made[f"{shape}-4bit"] = convert(made[shape], root / f"{shape}-4bit", packed).folder
+    made["tiny-next"] = hybrid_checkpoint(root / "tiny-next", SHAPES["tiny-next"])
     return made
 
 
@@ -84,7 +85,7 @@ def attention(tensors: Tensors, name: str, x: Array) -> Array:
 
 def expected(tensors: Tensors, tokens: list[int], hidden: Array) -> Array:
     """Return the output of the head by its formula, from the tensors of Hugging Face's files."""
-    embedded = tensors["model.language_model.embed_tokens.weight"][tokens]
+    embedded = embedding(tensors)[tokens]
     parts = (
         normalized(embedded, tensors["mtp.pre_fc_norm_embedding.weight"]),
         normalized(hidden, tensors["mtp.pre_fc_norm_hidden.weight"]),
@@ -97,6 +98,11 @@ def expected(tensors: Tensors, tokens: list[int], hidden: Array) -> Array:
     is_sparse = f"{name}.mlp.gate.weight" in tensors
     x = x + (experts if is_sparse else mlp)(tensors, f"{name}.mlp", normed)
     return normalized(x, tensors["mtp.norm.weight"])
+
+
+def embedding(tensors: Tensors) -> Array:
+    """Return the embedding: its name has another prefix in each family."""
+    return next(array for name, array in tensors.items() if name.endswith("embed_tokens.weight"))
 
 
 def drafted(model: Qwen) -> mx.array:
@@ -112,7 +118,7 @@ def drafted(model: Qwen) -> mx.array:
 
 
 @pytest.mark.parametrize("ops", [REFERENCE, MLX], ids=["reference", "mlx"])
-@pytest.mark.parametrize("shape", ["tiny", "tiny-moe"])
+@pytest.mark.parametrize("shape", ["tiny", "tiny-moe", "tiny-next"])
 def test_the_head_follows_its_formula(folders: dict[str, Path], shape: str, ops: OpSet) -> None:
     model, _ = load(folders[shape], ops=ops, draft_head=True)
     stored = mx.load(str(folders[shape] / "model.safetensors"))
@@ -124,7 +130,7 @@ def test_the_head_follows_its_formula(folders: dict[str, Path], shape: str, ops:
     tokens = [int(token) for token in TOKENS[0, 1:]]
     wanted = expected(tensors, tokens, exact(hidden[0]))
     assert_close(drafted(model)[0], wanted)
-    head = tensors.get("lm_head.weight", tensors["model.language_model.embed_tokens.weight"])
+    head = tensors.get("lm_head.weight", embedding(tensors))
     assert_close(model.draft_logits(drafted(model))[0], wanted @ head.T)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from tinyllm_ops import QuantizedTensor, Weight
 from tinyllm_ops.quantization.tensor import AFFINE
 from tinyllm_qwen import QwenConfig
-from tinyllm_qwen.checkpoint.output_gates import split_output_gates
+from tinyllm_qwen.checkpoint.joint_projections import split_projections
 from tinyllm_qwen.checkpoint.schema import expected_shapes, is_matrix
 from tinyllm_qwen.checkpoint.weights import Weights
 
@@ -49,7 +49,7 @@ def random_weights(config: QwenConfig, weight_format: WeightFormat, seed: int = 
         return random_tensor(shape, weight_format, generator)
 
     weights = {name: tensor(name, shape) for name, shape in expected_shapes(config).items()}
-    split_output_gates(weights, config)
+    split_projections(weights, config)
     return weights
 
 

@@ -1,10 +1,18 @@
-"""Separation of the output gates of attention from the queries.
+"""Separation of projections that checkpoints store in one matrix, head by head.
 
-Checkpoints with output gates store queries and gates in one projection. For each head, the rows of
-the queries come first, and the rows of the gates follow. The model needs two projections.
+The model needs a matrix for each projection, with the rows of all heads. `r` value heads of a
+recurrent layer share a key head.
+
+| stored | rows of each head, in this order | in the model |
+|---|---|---|
+| `q_proj`, with output gates | D of queries, D of gates | `q_proj`, `g_proj` |
+| `in_proj_qkvz` (Qwen3-Next) | Dk of q and of k, r*Dv of v and of z | `in_proj_qkv`, `in_proj_z` |
+| `in_proj_ba` (Qwen3-Next) | r of b, r of a | `in_proj_b`, `in_proj_a` |
 """
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
 import mlx.core as mx
 from tinyllm_ops import Weight
@@ -12,34 +20,62 @@ from tinyllm_ops.quantization.tensor import arrays_of, map_arrays
 
 from tinyllm_qwen.config.qwen import QwenConfig
 
-_QUERIES, _GATES = ".self_attn.q_proj.", ".self_attn.g_proj."
+
+@dataclass(frozen=True, slots=True)
+class _Joint:
+    """A joint matrix: the rows of each part in a head, and the parts of each projection."""
+
+    rows: tuple[int, ...]
+    projections: Mapping[str, tuple[int, ...]]
 
 
-def split_output_gates(weights: MutableMapping[str, Weight], config: QwenConfig) -> None:
-    """Replace each `q_proj` by `q_proj` with the queries and `g_proj` with the gates, in place.
+def split_projections(weights: MutableMapping[str, Weight], config: QwenConfig) -> None:
+    """Replace each joint matrix by its projections, in place.
 
-    The tensors are copied one after the other, so that memory holds at most one of them twice.
-    Models without output gates are unchanged.
+    The matrices are copied one after the other, so that memory holds at most one of them twice.
+    Models without joint matrices are unchanged.
 
     Args:
         weights: the tensors by name, of all heads or of some of them.
         config: the architecture.
     """
-    if not config.output_gate:
-        return
-    for name in [name for name in weights if _QUERIES in name]:
-        joined = weights.pop(name)
-        for part, new in enumerate((name, name.replace(_QUERIES, _GATES))):
-            weights[new] = _rows(joined, part, config.head_dim)
-        del joined
-        mx.eval([arrays_of(weights[new]) for new in (name, name.replace(_QUERIES, _GATES))])
+    joints = _joints(config)
+    for name in list(weights):
+        layer, *module, kind = name.rsplit(".", 3)
+        joint = joints.get(".".join(module))
+        if joint is None:
+            continue
+        mixer, joined = module[0], weights.pop(name)
+        for projection, parts in joint.projections.items():
+            new = weights[f"{layer}.{mixer}.{projection}.{kind}"] = _select(joined, joint, parts)
+            mx.eval(arrays_of(new))
 
 
-def _rows(joined: Weight, part: int, head_dim: int) -> Weight:
-    """Return the queries (part 0) or the gates (part 1) of all heads."""
+def _joints(config: QwenConfig) -> dict[str, _Joint]:
+    """Return the joint matrices of a model, by the last two names of their path."""
+    joints: dict[str, _Joint] = {}
+    if config.output_gate:
+        rows = (config.head_dim, config.head_dim)
+        joints["self_attn.q_proj"] = _Joint(rows, {"q_proj": (0,), "g_proj": (1,)})
+    recurrent = config.recurrent
+    if recurrent is not None and recurrent.joint:
+        key, shared = recurrent.key_dim, recurrent.values_per_key
+        values = shared * recurrent.value_dim
+        joints["linear_attn.in_proj_qkvz"] = _Joint(
+            (key, key, values, values), {"in_proj_qkv": (0, 1, 2), "in_proj_z": (3,)}
+        )
+        joints["linear_attn.in_proj_ba"] = _Joint(
+            (shared, shared), {"in_proj_b": (0,), "in_proj_a": (1,)}
+        )
+    return joints
+
+
+def _select(joined: Weight, joint: _Joint, parts: Sequence[int]) -> Weight:
+    """Return some parts of all heads, one part after the other."""
 
     def select(x: mx.array) -> mx.array:
-        heads = x.reshape(-1, 2, head_dim, *x.shape[1:])
-        return mx.contiguous(heads[:, part].flatten(0, 1))
+        heads = x.reshape(-1, sum(joint.rows), *x.shape[1:])
+        split = mx.split(heads, list(accumulate(joint.rows[:-1])), axis=1)
+        return mx.contiguous(mx.concatenate([split[part].flatten(0, 1) for part in parts]))
 
     return map_arrays(select, joined)

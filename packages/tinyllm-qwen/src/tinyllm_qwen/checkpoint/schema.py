@@ -20,8 +20,8 @@ def expected_shapes(config: QwenConfig) -> dict[str, tuple[int, ...]]:
     """Return the shape of every tensor, by its Hugging Face name without "model.".
 
     Packed tensors have the shapes of the decoded tensors. Tensors of hybrid models have the shapes
-    of MLX. Their `q_proj` has the rows of queries and of output gates, which `split_output_gates`
-    separates. The tensors of the draft head (`draft_head_shapes`) are optional, and not included.
+    of MLX. Some projections are joined, as in the files: `split_projections` separates them. The
+    tensors of the draft head (`draft_head_shapes`) are optional, and not included.
     """
     width = config.hidden_size
     shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (config.vocab_size, width)}
@@ -102,11 +102,11 @@ def _attention_shapes(config: QwenConfig) -> dict[str, tuple[int, ...]]:
 def _delta_net_shapes(width: int, sizes: Recurrent) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a recurrent layer of a model of `width` features."""
     heads = sizes.num_value_heads
-    return {
-        "linear_attn.in_proj_qkv.weight": (sizes.channels, width),
-        "linear_attn.in_proj_z.weight": (sizes.value_width, width),
-        "linear_attn.in_proj_b.weight": (heads, width),
-        "linear_attn.in_proj_a.weight": (heads, width),
+    rows = {"qkv": sizes.channels, "z": sizes.value_width, "b": heads, "a": heads}
+    if sizes.joint:
+        rows = {"qkvz": rows["qkv"] + rows["z"], "ba": 2 * heads}
+    projections = {f"linear_attn.in_proj_{key}.weight": (size, width) for key, size in rows.items()}
+    return projections | {
         "linear_attn.conv1d.weight": (sizes.channels, sizes.kernel, 1),
         "linear_attn.A_log": (heads,),
         "linear_attn.dt_bias": (heads,),

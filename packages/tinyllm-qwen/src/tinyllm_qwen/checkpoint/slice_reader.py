@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 import mlx.core as mx
 
@@ -19,6 +19,7 @@ from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.partition.partition import Segments, Slices
 from tinyllm_qwen.regular_file import unreadable
 
+T = TypeVar("T")
 Ranges = tuple[range, ...]
 """A range of indices for each axis of a tensor."""
 
@@ -54,12 +55,14 @@ def read_slices(
             for piece, ranges in _pieces(tensor, part):
                 if piece.shard not in files:
                     files[piece.shard] = stack.enter_context(_File(piece.shard))
-                whole = not tensor.stacked and piece.stop is None
-                shape = tensor.shape if whole else None  # the file may have another shape
+                # The file may have another shape of a tensor that it stores as a whole.
+                whole = not (tensor.stacked or tensor.transposed) and piece.stop is None
+                shape = tensor.shape if whole else None
                 buffer = files[piece.shard].read(piece, ranges, buffer, shape)
             # MLX accepts any buffer, but its type stubs do not declare that.
             array = mx.array(cast(list[int], memoryview(data))).view(_DTYPES[tensor.dtype])
-            array = array.reshape([len(axis) for axis in part])
+            array = array.reshape(_as_stored(tuple(len(axis) for axis in part), tensor))
+            array = mx.contiguous(array.swapaxes(1, 2)) if tensor.transposed else array
             arrays[name] = finished(array, tensor, dtype)
             mx.eval(arrays[name])
             done += len(data)
@@ -72,6 +75,11 @@ def _nbytes(tensor: StoredTensor, part: Slices) -> int:
     return math.prod(map(len, part)) * DTYPE_BYTES[tensor.dtype]
 
 
+def _as_stored(axes: tuple[T, ...], tensor: StoredTensor) -> tuple[T, ...]:
+    """Return sizes or ranges of axes in the order of the file."""
+    return (axes[0], axes[2], axes[1]) if tensor.transposed else axes
+
+
 def _pieces(tensor: StoredTensor, part: Slices) -> Iterator[tuple[TensorSlice, Ranges]]:
     """Yield the pieces that overlap a slice, each with the ranges in the stored tensor."""
     first, *others = part
@@ -82,10 +90,11 @@ def _pieces(tensor: StoredTensor, part: Slices) -> Iterator[tuple[TensorSlice, R
     (piece,) = tensor.pieces
     segments = first.ranges if isinstance(first, Segments) else (first,)
     if piece.stop is None:
-        yield from ((piece, (segment, *rest)) for segment in segments)
+        yield from ((piece, _as_stored((segment, *rest), tensor)) for segment in segments)
     else:  # one of two matrices that the file has fused
         (experts,), (rows, columns) = segments, rest
-        yield piece, (experts, range(piece.start + rows.start, piece.start + rows.stop), columns)
+        rows = range(piece.start + rows.start, piece.start + rows.stop)
+        yield piece, _as_stored((experts, rows, columns), tensor)
 
 
 class _File:

@@ -50,6 +50,7 @@ class StoredTensor:
         shape: the row-major shape of the whole tensor.
         pieces: one slice, or one slice for each expert.
         stacked: True if the slices are experts, to be stacked along a new first axis.
+        transposed: True if the file has the last two axes in the other order.
         zero_centred: True if the model needs the stored numbers + 1.
         float32: True if the model needs float32, whatever the dtype of its other tensors.
     """
@@ -58,6 +59,7 @@ class StoredTensor:
     shape: tuple[int, ...]
     pieces: tuple[TensorSlice, ...]
     stacked: bool = False
+    transposed: bool = False
     zero_centred: bool = False
     float32: bool = False
 
@@ -72,15 +74,16 @@ def find_tensors(folder: Path, config: QwenConfig) -> dict[str, StoredTensor]:
 
     Experts get the names of MLX, such as `mlp.switch_mlp.gate_proj.weight`, and the shape of the
     stack of all experts. Files may store experts stacked (MLX), one by one (as Qwen publishes
-    them), or with gate and up fused (transformers 5). Tensors that the model does not need are left
-    out.
+    most models), or with gate and up fused (transformers 5, and Qwen3-VL-MoE). Tensors that the
+    model does not need are left out.
 
     Raises:
         CheckpointError: if a file is missing or damaged, or a tensor occurs twice.
     """
     found: dict[tuple[str, int | None], StoredTensor] = {}  # by name and number of the expert
     for name, shard, key, entry in _entries(folder, config):
-        for part, tensor in _split(name, shard, key, entry):
+        transposed = _is_transposed(name, entry, config)
+        for part, tensor in _split(name, shard, key, entry, transposed=transposed):
             identity = expert_of(part)
             if identity in found:
                 other = found[identity].pieces[0]
@@ -110,9 +113,9 @@ def _entries(folder: Path, config: QwenConfig) -> Iterator[tuple[str, Path, str,
     """Yield name in the model, file, name in the file and header entry of each needed tensor."""
     for shard in find_shards(folder):
         for key, entry in read_header(shard).items():
-            hybrid = config.recurrent is not None
-            name = module_path(key) if hybrid else key.removeprefix(_PREFIX)
-            if not (_is_surplus(name, config) or (hybrid and key.startswith(VISION))):
+            nested = bool(config.mlx_prefix)
+            name = module_path(key) if nested else key.removeprefix(_PREFIX)
+            if not (_is_surplus(name, config) or (nested and key.startswith(VISION))):
                 yield name, shard, key, entry
 
 
@@ -162,23 +165,40 @@ def _is_surplus(name: str, config: QwenConfig) -> bool:
     return tied_head or name.endswith("rotary_emb.inv_freq")
 
 
-def _split(name: str, shard: Path, key: str, entry: TensorEntry) -> list[tuple[str, StoredTensor]]:
-    """Return the tensor of an entry by name, or two tensors if gate and up are fused."""
-    names = fused_of(name)
-    if len(names) == 1 or len(entry.shape) != 3 or entry.shape[1] % 2:
-        whole = TensorSlice(shard=shard, key=key)
+def _is_transposed(name: str, entry: TensorEntry, config: QwenConfig) -> bool:
+    """Return True for the experts of a published Qwen3-VL-MoE: transformers 5 saves the transpose.
+
+    As in transformers, the shape tells.
+    """
+    names, experts = fused_of(name), config.experts
+    if config.model_type != "qwen3_vl_moe" or names == [name] or experts is None:
+        return False
+    columns = config.hidden_size if len(names) == 2 else experts.intermediate_size
+    return len(entry.shape) == 3 and entry.shape[1] == columns != entry.shape[2]
+
+
+def _split(
+    name: str, shard: Path, key: str, entry: TensorEntry, *, transposed: bool
+) -> list[tuple[str, StoredTensor]]:
+    """Return the tensor of an entry by name, or two tensors if gate and up are fused.
+
+    `transposed` is that of tensors with all experts.
+    """
+    names, whole = fused_of(name), TensorSlice(shard=shard, key=key)
+    if names == [name] or len(entry.shape) != 3:
         return [(names[0], StoredTensor(dtype=entry.dtype, shape=entry.shape, pieces=(whole,)))]
     experts, rows, columns = entry.shape
+    if transposed:
+        rows, columns = columns, rows
+
+    def tensor(shape: tuple[int, ...], piece: TensorSlice) -> StoredTensor:
+        return StoredTensor(dtype=entry.dtype, shape=shape, pieces=(piece,), transposed=transposed)
+
+    if len(names) == 1 or rows % 2:
+        return [(names[0], tensor((experts, rows, columns), whole))]
     half = rows // 2
     return [
-        (
-            part,
-            StoredTensor(
-                dtype=entry.dtype,
-                shape=(experts, half, columns),
-                pieces=(TensorSlice(shard=shard, key=key, start=start, stop=start + half),),
-            ),
-        )
+        (part, tensor((experts, half, columns), replace(whole, start=start, stop=start + half)))
         for part, start in zip(names, (0, half), strict=True)
     ]
 

@@ -88,18 +88,20 @@ class _Files:
 
     def take(self, tensor: StoredTensor) -> mx.array:
         """Return a tensor, not yet evaluated."""
-        pieces = [self._take(piece) for piece in tensor.pieces]
+        pieces = [self._take(piece, transposed=tensor.transposed) for piece in tensor.pieces]
         array = mx.stack(pieces) if tensor.stacked else pieces[0]
         return array.reshape(tensor.shape)
 
-    def _take(self, piece: TensorSlice) -> mx.array:
+    def _take(self, piece: TensorSlice, *, transposed: bool) -> mx.array:
         if piece.shard not in self._open:
             self._open[piece.shard] = _open(piece.shard)
         arrays = self._open[piece.shard]
         self._wanted[piece.shard, piece.key] -= 1
         last = not self._wanted[piece.shard, piece.key]
         array = arrays.pop(piece.key) if last else arrays[piece.key]
-        return array if piece.stop is None else array[:, piece.start : piece.stop]
+        array = array.swapaxes(1, 2) if transposed else array
+        array = array if piece.stop is None else array[:, piece.start : piece.stop]
+        return mx.contiguous(array) if transposed else array
 
 
 def _open(shard: Path) -> dict[str, mx.array]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import mlx.core as mx
 from tinyllm_ops import QuantizedTensor
 
-from tinyllm_qwen.checkpoint.output_gates import split_output_gates
+from tinyllm_qwen.checkpoint.joint_projections import split_projections
 from tinyllm_qwen.checkpoint.schema import (
     FLOATING,
     check_schema,
@@ -36,9 +36,9 @@ def load_weights(
 ) -> Weights:
     """Load every tensor that the config requires, by its Hugging Face name without "model.".
 
-    A quantized matrix stays packed, as one `QuantizedTensor` under the name of its weight. Output
-    gates have the name `g_proj`; see `split_output_gates`. In addition to the result, memory holds
-    at most one batch of tensors before their cast.
+    A quantized matrix stays packed, as one `QuantizedTensor` under the name of its weight. Joint
+    projections are separate; see `split_projections`. In addition to the result, memory holds at
+    most one batch of tensors before their cast.
 
     Args:
         folder: a folder with model.safetensors, or with shards and an index.
@@ -122,9 +122,9 @@ def _check_draft_head(stored: dict[str, StoredTensor], config: QwenConfig, folde
     """Raise CheckpointError unless the files have a draft head of one layer."""
     if not any(map(is_draft_head, stored)):
         raise CheckpointError(
-            f"{folder}: expected a draft head (mtp.*), got files without one: published Qwen3.5 "
-            "checkpoints have one, and mlx-lm drops it: convert the published files with "
-            "`convert`, or run the model without its draft head"
+            f"{folder}: expected a draft head (mtp.*), got files without one: published files of "
+            "Qwen3-Next and Qwen3.5 have one, mlx-lm drops it, and `convert` keeps that of "
+            "Qwen3.5: use such files, or run the model without its draft head"
         )
     if config.mtp_layers != 1:
         raise CheckpointError(
@@ -153,7 +153,7 @@ def _model_weights(
     """Return the weights of the model, given the arrays of the files."""
     weights = _pack(arrays, formats)
     arrays.clear()  # the weights alone refer to the arrays, so that `split` can free them
-    split_output_gates(weights, config)
+    split_projections(weights, config)
     return weights
 
 

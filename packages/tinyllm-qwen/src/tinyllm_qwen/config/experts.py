@@ -28,7 +28,7 @@ class Experts:
 
     @classmethod
     def hybrid(cls, fields: Fields, num_hidden_layers: int) -> "Experts":
-        """Read the fields of a Qwen3.5-MoE config, in which all layers have experts.
+        """Read the fields of Qwen3-Next or Qwen3.5-MoE, in which all layers have experts.
 
         Raises:
             CheckpointError: if a field is missing, out of range, or not implemented.
@@ -39,20 +39,25 @@ class Experts:
             raise fields.error("decoder_sparse_step", "1 or nothing")
         if fields.integers("mlp_only_layers", 0, 1 << 14):
             raise fields.error("mlp_only_layers", "no layers")
-        if not fields.flag("norm_topk_prob", default=True):
-            raise fields.error("norm_topk_prob", "true or nothing")
         return cls(
             num_experts=num_experts,
             num_experts_per_tok=fields.integer("num_experts_per_tok", 1, num_experts),
             intermediate_size=fields.integer("moe_intermediate_size", 1, 1 << 24),
-            norm_topk_prob=True,
+            norm_topk_prob=_always_true(fields, "norm_topk_prob"),
             layers=frozenset(range(num_hidden_layers)),
             shared_size=fields.integer("shared_expert_intermediate_size", 1, 1 << 24),
         )
 
     @classmethod
-    def from_hf(cls, fields: Fields, num_hidden_layers: int) -> "Experts | None":
-        """Read the fields of a Qwen3-MoE config.
+    def from_hf(
+        cls, fields: Fields, num_hidden_layers: int, *, normalized: bool
+    ) -> "Experts | None":
+        """Read the fields of a Qwen3-MoE or Qwen3-VL-MoE config.
+
+        Args:
+            fields: the config.
+            num_hidden_layers: the number of layers.
+            normalized: True if `norm_topk_prob` is true in all models of the type.
 
         Returns:
             The settings, or None if no layer has experts.
@@ -76,6 +81,15 @@ class Experts:
             num_experts=num_experts,
             num_experts_per_tok=fields.integer("num_experts_per_tok", 1, num_experts),
             intermediate_size=fields.integer("moe_intermediate_size", 1, 1 << 24),
-            norm_topk_prob=fields.flag("norm_topk_prob", default=False),
+            norm_topk_prob=_always_true(fields, "norm_topk_prob")
+            if normalized
+            else fields.flag("norm_topk_prob", default=False),
             layers=layers,
         )
+
+
+def _always_true(fields: Fields, name: str) -> bool:
+    """Return True, and refuse a config with another value: transformers does not read the field."""
+    if not fields.flag(name, default=True):
+        raise fields.error(name, "true or nothing")
+    return True

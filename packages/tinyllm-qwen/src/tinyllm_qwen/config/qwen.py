@@ -18,11 +18,17 @@ SUPPORTED = {
     "qwen2": "Qwen2 and Qwen2.5",
     "qwen3": "Qwen3",
     "qwen3_moe": "Qwen3-MoE",
+    "qwen3_vl": "Qwen3-VL",
+    "qwen3_vl_moe": "Qwen3-VL-MoE",
+    "qwen3_next": "Qwen3-Next",
     "qwen3_5": "Qwen3.5 and Qwen3.6",
     "qwen3_5_moe": "Qwen3.5-MoE and Qwen3.6-MoE",
 }
-_TEXT = "_text"  # ends the model types of hybrid models that were saved without a vision tower
-_HYBRID = ("qwen3_5", "qwen3_5_moe")
+_TEXT = "_text"  # ends the model types of models that were saved without their vision tower
+_NESTED = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")  # models with a vision tower
+_MOE = ("qwen3_moe", "qwen3_vl_moe")
+_HYBRID = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
+_HYBRID_MOE = ("qwen3_next", "qwen3_5_moe")
 
 # Fields that may change the computation, with their neutral values. Other values are refused.
 # A field that is neither in this table nor in `QwenConfig` is ignored: other fields of published
@@ -44,15 +50,15 @@ _NOT_IN_USE: dict[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QwenConfig:
-    """The architecture of a Qwen2, Qwen2.5, Qwen3, Qwen3-MoE, Qwen3.5 or Qwen3.5-MoE model.
+    """The architecture of a Qwen model from Qwen2 to Qwen3.6.
 
     Attributes:
-        model_type: "qwen2" (Qwen2.5 too), "qwen3", "qwen3_moe", "qwen3_5" or "qwen3_5_moe".
+        model_type: a key of `SUPPORTED`.
         vocab_size: the number of rows of the embedding, V. The tokenizer may have fewer tokens.
         hidden_size: the width of the model, E.
         num_hidden_layers: the number of decoder layers.
-        intermediate_size: the number of hidden features of the MLP, F. In Qwen3.5-MoE, whose layers
-            all have experts, it is that of the shared expert.
+        intermediate_size: the number of hidden features of the MLP, F. In Qwen3-Next and
+            Qwen3.5-MoE, whose layers all have experts, it is that of the shared expert.
         num_attention_heads: the number of query heads, H.
         num_key_value_heads: the number of key/value heads, Hkv, a divisor of H.
         head_dim: the size of a head, D, an even number. H * D need not equal E.
@@ -68,7 +74,7 @@ class QwenConfig:
         quantization: the formats of packed matrices; None if no matrix is packed.
         recurrent: the layers with a recurrent state instead of keys and values; None if all layers
             have attention.
-        output_gate: True if a gate scales the output of attention (Qwen3.5).
+        output_gate: True if a gate scales the output of attention (Qwen3-Next, Qwen3.5).
         rotary_dims: the number of features of a head that RoPE rotates, an even number.
         mtp_layers: the number of layers of the draft head for multi-token prediction. A checkpoint
             may lack its weights.
@@ -108,6 +114,11 @@ class QwenConfig:
     def output_bias(self) -> bool:
         """True if the output projection of attention has a bias: Qwen3 with attention_bias."""
         return self.attention_bias and self.model_type != "qwen2"
+
+    @property
+    def mlx_prefix(self) -> str:
+        """The prefix of all tensors in a checkpoint of MLX, before "model."."""
+        return "language_model." if self.model_type in _NESTED else ""
 
     @property
     def context_length(self) -> int:
@@ -188,10 +199,12 @@ class QwenConfig:
             sliding_window=None if hybrid else SlidingWindow.from_hf(fields, layers),
             experts=_experts(fields, model_type, layers),
             quantization=Quantization.from_hf(config, source),
-            recurrent=Recurrent.from_hf(fields, layers) if hybrid else None,
+            recurrent=Recurrent.from_hf(fields, layers, joint=model_type == "qwen3_next")
+            if hybrid
+            else None,
             output_gate=hybrid,
             rotary_dims=read_rotary_dims(fields, head_dim, 0.25) if hybrid else head_dim,
-            mtp_layers=fields.integer("mtp_num_hidden_layers", 0, 64, default=0) if hybrid else 0,
+            mtp_layers=_mtp_layers(fields, model_type),
             reads_pictures=fields.table("vision_config") is not None,
         )
 
@@ -203,9 +216,9 @@ def _text_config(config: dict[str, object], source: str) -> dict[str, object]:
     the same name at the top level.
     """
     fields = Fields(config, source)
-    hybrid = (fields.text("model_type") or "").removesuffix(_TEXT) in _HYBRID
+    may_nest = (fields.text("model_type") or "").removesuffix(_TEXT) in _NESTED
     nested = fields.table("text_config")
-    if nested is None or not hybrid:
+    if nested is None or not may_nest:
         return config
     own = {name: value for name, value in nested.items() if value is not None}
     top = {name: value for name, value in config.items() if name != "text_config"}
@@ -214,16 +227,26 @@ def _text_config(config: dict[str, object], source: str) -> dict[str, object]:
 
 def _experts(fields: Fields, model_type: str, layers: int) -> Experts | None:
     """Return the mixture of experts of a model type that has experts."""
-    if model_type == "qwen3_5_moe":
+    if model_type in _HYBRID_MOE:
         return Experts.hybrid(fields, layers)
-    return Experts.from_hf(fields, layers) if model_type == "qwen3_moe" else None
+    if model_type not in _MOE:
+        return None
+    return Experts.from_hf(fields, layers, normalized=model_type == "qwen3_vl_moe")
 
 
 def _intermediate_size(fields: Fields, model_type: str) -> int:
-    """Return `intermediate_size`; of Qwen3.5-MoE, which has no such field, the shared expert's."""
+    """Return `intermediate_size`, or that of the shared expert if all layers have experts."""
     shared = "shared_expert_intermediate_size"
-    name = shared if model_type == "qwen3_5_moe" else "intermediate_size"
+    name = shared if model_type in _HYBRID_MOE else "intermediate_size"
     return fields.integer(name, 1, 1 << 24)
+
+
+def _mtp_layers(fields: Fields, model_type: str) -> int:
+    """Return the number of layers of the draft head; Qwen3-Next does not write its one layer."""
+    if model_type == "qwen3_next":
+        return 1
+    name = "mtp_num_hidden_layers"
+    return fields.integer(name, 0, 64, default=0) if model_type in _HYBRID else 0
 
 
 def _refuse_unimplemented(fields: Fields, model_type: str) -> None:
@@ -234,7 +257,7 @@ def _refuse_unimplemented(fields: Fields, model_type: str) -> None:
         value = fields.raw(name)
         if value is not None and value not in neutral:
             raise CheckpointError(f"{fields.source}: {name} = {show(value)} is not implemented yet")
-    if not model_type.endswith("_moe") and fields.raw("num_experts") not in (None, 0):
+    if model_type not in (*_MOE, *_HYBRID_MOE) and fields.raw("num_experts") not in (None, 0):
         raise fields.error("num_experts", "none in a model_type without experts")
     if hybrid and not fields.flag("attn_output_gate", default=True):
         raise fields.error("attn_output_gate", "true, as in all models of this type")

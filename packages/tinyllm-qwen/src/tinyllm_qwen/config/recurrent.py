@@ -20,6 +20,8 @@ class Recurrent:
         key_dim: the size of a key head, Dk.
         value_dim: the size of a value head, Dv.
         kernel: the number of weights per channel of the convolution, K.
+        joint: True if files store all projections of the input in two matrices (Qwen3-Next); see
+            `checkpoint/joint_projections.py`.
     """
 
     layers: frozenset[int]
@@ -28,6 +30,12 @@ class Recurrent:
     key_dim: int
     value_dim: int
     kernel: int = KERNEL
+    joint: bool = False
+
+    @property
+    def values_per_key(self) -> int:
+        """The number of value heads that share a key head, Hv / Hk."""
+        return self.num_value_heads // self.num_key_heads
 
     @property
     def channels(self) -> int:
@@ -45,8 +53,13 @@ class Recurrent:
         return self.num_value_heads * self.value_dim
 
     @classmethod
-    def from_hf(cls, fields: Fields, num_hidden_layers: int) -> "Recurrent":
+    def from_hf(cls, fields: Fields, num_hidden_layers: int, *, joint: bool = False) -> "Recurrent":
         """Read the fields `linear_*`, and `layer_types` or `full_attention_interval`.
+
+        Args:
+            fields: the config.
+            num_hidden_layers: the number of layers.
+            joint: the attribute `joint`, which follows from the type of the model.
 
         Raises:
             CheckpointError: if a field is missing, out of range, or not implemented.
@@ -67,6 +80,7 @@ class Recurrent:
             key_dim=fields.integer("linear_key_head_dim", 1, 1 << 12),
             value_dim=fields.integer("linear_value_head_dim", 1, 1 << 12),
             kernel=kernel,
+            joint=joint,
         )
 
 

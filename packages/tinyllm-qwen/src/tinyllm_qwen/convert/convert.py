@@ -11,7 +11,7 @@ import mlx.core as mx
 from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.checkpoint.partial_folder import check_target, free_bytes, partial_folder
 from tinyllm_qwen.checkpoint.safetensors_writer import SafetensorsWriter
-from tinyllm_qwen.checkpoint.schema import check_schema
+from tinyllm_qwen.checkpoint.schema import check_schema, is_draft_head
 from tinyllm_qwen.checkpoint.shards import INDEX, SINGLE
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, find_tensors
 from tinyllm_qwen.checkpoint.tensor_reader import Progress, iterate_tensors
@@ -92,6 +92,11 @@ def convert(
         )
     stored = find_tensors(folder, config)
     check_schema(config, stored, str(folder))
+    notices = config.notices
+    if config.model_type == "qwen3_next" and any(map(is_draft_head, stored)):
+        # mlx-lm drops the draft head of other families as it loads them, and refuses this one.
+        stored = {name: tensor for name, tensor in stored.items() if not is_draft_head(name)}
+        notices += ("the draft head (mtp.*) is not converted: mlx-lm could not load the files",)
     plan = make_plan(config, stored, settings)
     copied = files_to_copy(folder)
     _check_memory(plan, stored)
@@ -108,7 +113,7 @@ def convert(
         bits_per_weight=8 * plan.nbytes / plan.parameters,
         unquantized=plan.unquantized,
         copied=tuple(file.name for file in copied),
-        notices=config.notices,
+        notices=notices,
     )
 
 

@@ -30,19 +30,19 @@ class PlannedTensor:
         dtype: the dtype of unpacked numbers and affine scales, as spelled in safetensors files.
         shape: the shape before packing.
         packed: the format of a packed tensor; None if it is not packed.
-        hybrid: True for the names of hybrid models, whose language model has a prefix of its own.
+        prefix: the prefix of the language model in MLX.
     """
 
     source: str
     dtype: str
     shape: tuple[int, ...]
     packed: PackedFormat | None
-    hybrid: bool = False
+    prefix: str = ""
 
     @property
     def name(self) -> str:
         """The name of the tensor in MLX."""
-        return mlx_name(self.source, hybrid=self.hybrid)
+        return mlx_name(self.source, self.prefix)
 
     @property
     def path(self) -> str:
@@ -109,15 +109,13 @@ class ConversionPlan:
         return {**usual, **routers}
 
 
-def mlx_name(source: str, *, hybrid: bool = False) -> str:
+def mlx_name(source: str, prefix: str = "") -> str:
     """Return the name of a tensor in an MLX checkpoint.
 
-    All names but those of the heads have "model.". All names of a hybrid model have
-    "language_model." before that.
+    All names but those of the heads have "model.", after the prefix of the language model.
     """
     is_head = source.startswith("lm_head.") or is_draft_head(source)
-    name = source if is_head else f"model.{source}"
-    return f"language_model.{name}" if hybrid else name
+    return prefix + (source if is_head else f"model.{source}")
 
 
 def make_plan(
@@ -137,7 +135,6 @@ def make_plan(
         ValueError: if a pattern matches no matrix, or no matrix can be packed.
     """
     names = {dtype: name for name, dtype in MLX_DTYPES.items()}
-    hybrid = config.recurrent is not None
 
     def planned(name: str, shape: tuple[int, ...]) -> PlannedTensor:
         dtype = stored[name].dtype if settings.dtype is None else names[settings.dtype]
@@ -145,8 +142,8 @@ def make_plan(
             source=name,
             dtype="F32" if stored[name].float32 else dtype,
             shape=shape,
-            packed=_format(name, shape, settings, hybrid=hybrid),
-            hybrid=hybrid,
+            packed=_format(name, shape, settings, config.mlx_prefix),
+            prefix=config.mlx_prefix,
         )
 
     tensors = [planned(name, shape) for name, shape in required_shapes(config, stored).items()]
@@ -163,10 +160,10 @@ def make_plan(
 
 
 def _format(
-    name: str, shape: tuple[int, ...], settings: ConversionConfig, *, hybrid: bool
+    name: str, shape: tuple[int, ...], settings: ConversionConfig, prefix: str
 ) -> PackedFormat | None:
     """Return the format of a tensor by the rules of mlx-lm; None if it is not packed."""
-    path = mlx_name(name, hybrid=hybrid).removesuffix(".weight")
+    path = mlx_name(name, prefix).removesuffix(".weight")
     if settings.packed is None or not is_matrix(name, shape) or _skipped(path, settings):
         return None
     packed = ROUTER_FORMAT if path.endswith(_ROUTERS) else settings.packed

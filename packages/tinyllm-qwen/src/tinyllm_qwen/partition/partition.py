@@ -277,6 +277,11 @@ class Partition:
             return Segments((keys, _shifted(keys, width), _shifted(values, 2 * width)))
         if module == "in_proj_z":
             return values
+        if module == "in_proj_qkvz":  # each key head has its rows of q, k, v and z
+            values_of_key = recurrent.values_per_key * recurrent.value_dim
+            return _scaled(self.key_heads, 2 * recurrent.key_dim + 2 * values_of_key)
+        if module == "in_proj_ba":
+            return _scaled(self.key_heads, 2 * recurrent.values_per_key)
         # The path of A_log and dt_bias ends with the name of the layer.
         return self.value_heads if module in ("in_proj_b", "in_proj_a", "linear_attn") else None
 
@@ -308,7 +313,7 @@ def _heads(config: QwenConfig, group: int, rank: int, size: int) -> tuple[range,
 
 def _recurrent_heads(recurrent: Recurrent, group: int, rank: int, size: int) -> tuple[range, range]:
     """Return the key heads of a rank in recurrent layers, and the value heads of these heads."""
-    per_key = recurrent.num_value_heads // recurrent.num_key_heads
+    per_key = recurrent.values_per_key
     # The fewest key heads whose columns of out_proj are whole quantization groups.
     unit = group // math.gcd(group, per_key * recurrent.value_dim)
     name = "key heads of recurrent layers"

@@ -1,4 +1,4 @@
-"""Checkpoints of Qwen3.5 with random weights, in the files of Hugging Face or of MLX."""
+"""Checkpoints of hybrid models with random weights, in the files of Hugging Face or of MLX."""
 
 import json
 import math
@@ -19,13 +19,14 @@ from tinyllm_qwen.convert.config import ConversionConfig
 from tinyllm_qwen.convert.convert import convert
 
 Files = Literal["hf", "mlx"]
-"""The naming of tensors: Hugging Face with a vision tower, or MLX."""
+"""The naming of tensors: Hugging Face, Qwen3.5 with a vision tower, or MLX."""
 
-Shape = Mapping[str, int | bool]
-"""Fields of the config that differ between sizes."""
+Shape = Mapping[str, int | bool | str]
+"""Fields of the config that differ between sizes. A shape of Qwen3-Next has a `model_type`."""
 
 _TEMPLATE = Path(__file__).with_name("qwen35.jinja")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
+_NEXT = "qwen3_next"
 _PICO_VOCABULARY = 2048
 _PICO_END = (2043, 2041)
 
@@ -57,22 +58,23 @@ _TINY = _shape(128, 8, 192, 4, 2, 4, tied=True) | {
     "linear_value_head_dim": 32,
     "vocab_size": _PICO_VOCABULARY,
 }
-_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2}
+_EXPERTS = {
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+    "tie_word_embeddings": False,
+}
 SHAPES: dict[str, Shape] = {
     "tiny": _TINY,
-    "tiny-moe": _TINY
-    | _EXPERTS
-    | {
-        "moe_intermediate_size": 64,
-        "shared_expert_intermediate_size": 64,
-        "tie_word_embeddings": False,
-    },
+    "tiny-moe": _TINY | _EXPERTS,
+    "tiny-next": _TINY | _EXPERTS | {"model_type": _NEXT},
     "0.8b": _shape(1024, 24, 3584, 8, 2, 16, tied=True),
     "2b": _shape(2048, 24, 6144, 8, 2, 16, tied=True),
     "4b": _shape(2560, 32, 9216, 16, 4, 32, tied=True),
     "9b": _shape(4096, 32, 12288, 16, 4, 32, tied=False),
 }
-"""The sizes of Qwen3.5, and two sizes of a few megabytes for tests."""
+"""The sizes of Qwen3.5, and sizes of a few megabytes for tests, one of them of Qwen3-Next."""
 
 
 def hybrid_checkpoint(
@@ -84,10 +86,10 @@ def hybrid_checkpoint(
     dtype: mx.Dtype = mx.float32,
     seed: int = 0,
 ) -> Path:
-    """Write a Qwen3.5 checkpoint with random weights, pico's tokenizer and a chat template.
+    """Write a checkpoint with random weights, pico's tokenizer and a chat template.
 
     The weights of both kinds of files are the same for the same seed. Files of Hugging Face have a
-    vision tower of one tensor, and a draft head, as the published files have.
+    draft head, and those of Qwen3.5 a vision tower of one tensor, as the published files have.
 
     Args:
         folder: the folder to make.
@@ -115,7 +117,9 @@ def hybrid_checkpoint(
 
 
 def hybrid_config(shape: Shape, dtype: mx.Dtype = mx.float32) -> dict[str, object]:
-    """Return the config.json of a checkpoint with a vision tower."""
+    """Return the config.json of a checkpoint: of Qwen3.5, with a vision tower."""
+    if shape.get("model_type") == _NEXT:
+        return _next_config(shape, dtype)
     moe = "num_experts" in shape
     name = str(dtype).removeprefix("mlx.core.")
     fields = {
@@ -157,20 +161,45 @@ def hybrid_config(shape: Shape, dtype: mx.Dtype = mx.float32) -> dict[str, objec
     }
 
 
+def _next_config(shape: Shape, dtype: mx.Dtype) -> dict[str, object]:
+    """Return the config.json of Qwen3-Next, as published: in the style of transformers 4."""
+    return {
+        "architectures": ["Qwen3NextForCausalLM"],
+        **shape,
+        "attention_bias": False,
+        "decoder_sparse_step": 1,
+        "eos_token_id": _PICO_END[1],
+        "full_attention_interval": 4,
+        "hidden_act": "silu",
+        "linear_conv_kernel_dim": 4,
+        "max_position_embeddings": 32_768,
+        "mlp_only_layers": [],
+        "norm_topk_prob": True,
+        "partial_rotary_factor": 0.25,
+        "rms_norm_eps": 1e-6,
+        "rope_scaling": None,
+        "rope_theta": 10_000_000,
+        "torch_dtype": str(dtype).removeprefix("mlx.core."),
+        "use_sliding_window": False,
+    }
+
+
 def _write(folder: Path, shape: Shape, dtype: mx.Dtype, seed: int) -> Path:
     """Write the files of Hugging Face."""
     folder.mkdir(parents=True)
     document = hybrid_config(shape, dtype)
     (folder / "config.json").write_text(json.dumps(document, indent=2) + "\n")
-    config = QwenConfig.from_hf(document)
+    config, nested = QwenConfig.from_hf(document), "text_config" in document
     shapes = expected_shapes(config) | draft_head_shapes(config)
     keys = mx.random.split(mx.random.key(seed), len(shapes))
     tensors: dict[str, mx.array] = {}
     for key, (name, size) in zip(keys, shapes.items(), strict=True):
         number_type = mx.float32 if name.endswith(("A_log", "linear_attn.norm.weight")) else dtype
-        tensors |= _as_stored(name, _random(name, size, key).astype(number_type))
+        tensor = _random(name, size, key).astype(number_type)
+        tensors |= _as_stored(name, tensor, "model.language_model." if nested else "model.")
         mx.eval(tensors)
-    tensors["model.visual.patch_embed.proj.weight"] = mx.zeros((8, 3, 2, 4, 4), dtype)
+    if nested:
+        tensors["model.visual.patch_embed.proj.weight"] = mx.zeros((8, 3, 2, 4, 4), dtype)
     mx.save_safetensors(str(folder / "model.safetensors"), tensors, {"format": "pt"})
     pico = resolve("pico")
     for file in _TOKENIZER:
@@ -196,9 +225,10 @@ def _random(name: str, shape: tuple[int, ...], key: mx.array) -> mx.array:
     return normal / math.sqrt(shape[-1])
 
 
-def _as_stored(name: str, tensor: mx.array) -> dict[str, mx.array]:
+def _as_stored(name: str, tensor: mx.array, prefix: str) -> dict[str, mx.array]:
     """Return the tensors of Hugging Face for a tensor of MLX, by name."""
-    prefix = "" if is_draft_head(name) or name.startswith("lm_head.") else "model.language_model."
+    if is_draft_head(name) or name.startswith("lm_head."):
+        prefix = ""
     if name.endswith("conv1d.weight"):
         tensor = tensor.swapaxes(1, 2)
     if ".switch_mlp." in name:
