@@ -16,6 +16,7 @@ from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.errors import EngineFullError, GrammarLimitError, RequestFailedError
 from tinyllm_engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from tinyllm_engine.grammar.worker import GrammarWorker
+from tinyllm_engine.head_runner import make_head_runner
 from tinyllm_engine.interrupts import delayed_interrupt
 from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.kv.page_pool import PagePool
@@ -29,7 +30,6 @@ from tinyllm_engine.schedule.scheduler import Scheduler
 from tinyllm_engine.schedule.state_slots import make_state_slots
 from tinyllm_engine.schedule.step import Step
 from tinyllm_engine.speculative.drafter import propose_drafts
-from tinyllm_engine.speculative.head_drafter import HeadDrafter
 from tinyllm_engine.speculative.make_drafter import make_drafter
 from tinyllm_engine.stats import Counts, collect_stats
 
@@ -88,10 +88,10 @@ class Engine:
         self._scheduler = Scheduler(
             manager, settings.max_running, self._states, prefix_cache=settings.prefix_cache
         )
+        head = make_head_runner(model, pool, settings.page_size)
         self._drafter = make_drafter(
-            settings, model, tokenizer, pool, self._scheduler.reserve, draft
+            settings, head, tokenizer, pool, self._scheduler.reserve, draft
         )
-        head = self._drafter if isinstance(self._drafter, HeadDrafter) else None
         self._runner = Runner(
             model, pool.caches, pool.num_pages, settings.page_size, pool.num_slots, head
         )

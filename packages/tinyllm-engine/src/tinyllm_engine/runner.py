@@ -16,11 +16,11 @@ from tinyllm_qwen.sampling.candidates import Candidates
 from tinyllm_qwen.sampling.sample import Sample
 from tinyllm_qwen.sampling.sampler import choose, with_logprobs
 
+from tinyllm_engine.head_runner import HeadRunner
 from tinyllm_engine.kv.page_pool import PooledCache
 from tinyllm_engine.output import SampledToken, TokenLogprob
 from tinyllm_engine.request import RequestState
 from tinyllm_engine.schedule.step import Chunk
-from tinyllm_engine.speculative.head_drafter import HeadDrafter
 
 Scores = Float[mx.array, "samples V"] | BestTokens
 """One row for each token to sample: all logits, or the best tokens if they are sufficient."""
@@ -44,7 +44,7 @@ class Runner:
         num_pages: int,
         page_size: int,
         num_slots: int = 0,
-        head: HeadDrafter | None = None,
+        head: HeadRunner | None = None,
     ) -> None:
         """Make a runner of a model and its pages.
 
@@ -54,7 +54,8 @@ class Runner:
             num_pages: the number of pages.
             page_size: the number of tokens in a page.
             num_slots: the number of slots of recurrent state; 0 without recurrent layers.
-            head: the drafter that needs the hidden states of all tokens; None for other drafters.
+            head: the runner of the model's draft head, which needs the hidden states of all tokens;
+                None for a model without one.
         """
         self._model = model
         self._caches = caches

@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from collections.abc import Callable, Mapping
 
-import mlx.core as mx
-from jaxtyping import Float
-from tinyllm_layers import Batch
-from tinyllm_ops import PageTable
-from tinyllm_qwen import Qwen
-
-from tinyllm_engine.kv.page_pool import PagePool
+from tinyllm_engine.head_runner import HeadRunner
 from tinyllm_engine.request import RequestState
-from tinyllm_engine.schedule.step import Chunk, Step
+from tinyllm_engine.schedule.step import Step
 from tinyllm_engine.speculative.drafter import Acceptance
-
-_Positions = Sequence[tuple[RequestState, int]]
-"""Pairs of a request and a position in its text."""
 
 
 class HeadDrafter:
-    """The draft head of a model, which continues each text greedily; see `DraftHead`.
-
-    The keys and values of the head are in the pages of the model. Position t of a page depends on
-    the hidden state after t and on token t + 1. Prompts are computed with the model, chunk by
-    chunk. The last token of a prompt and decoded tokens follow when the sampler has chosen the
-    tokens after them: `observe_pass` keeps their hidden states until the next `propose`.
-
-    Requests that share a page of a prefix may differ in the token after the page. The last position
-    of the page then belongs to the first request. That changes the acceptance, and no token.
+    """The draft head of a model, which continues each text greedily.
 
     Attributes:
         acceptance: the statistics of accepted draft tokens.
@@ -37,64 +19,45 @@ class HeadDrafter:
 
     def __init__(
         self,
-        model: Qwen,
-        pool: PagePool,
+        runner: HeadRunner,
         reserve: Callable[[RequestState, int], bool],
         *,
-        page_size: int,
         vocab_size: int,
     ) -> None:
         """Make a drafter.
 
         Args:
-            model: the model, with a draft head.
-            pool: the pages of the model.
+            runner: the runner of the draft head.
             reserve: allocates pages for the first tokens of a request: see `Scheduler.reserve`.
-            page_size: the number of tokens in a page.
             vocab_size: the vocabulary size of the tokenizer. Larger ids are never proposed.
         """
         self.acceptance = Acceptance()
-        self._model = model
-        self._pool = pool
+        self._runner = runner
         self._reserve = reserve
-        self._page_size = page_size
         self._vocab_size = vocab_size
-        # Of the last step: a request, the first of its positions, and the number of positions.
-        self._kept: list[tuple[RequestState, int, int]] = []
-        self._hidden: list[Float[mx.array, "n 1 E"]] = []  # of all these positions
 
     def propose(self, limits: Mapping[RequestState, int]) -> None:
         """Append draft tokens to the requests, one token of every request in each pass.
 
         Requests without a new token in the last step get no draft tokens.
         """
-        outputs = self._compute_accepted()
-        wanted = [
-            request
+        outputs = self._runner.compute_accepted()
+        outputs = {
+            request: outputs[request]
             for request, limit in limits.items()
             if request in outputs and self._reserve(request, len(request.tokens) + limit)
-        ]
-        ahead = 0
-        while wanted:
-            h = mx.concatenate([outputs[request] for request in wanted])
-            logits = self._model.draft_logits(h)[:, 0, : self._vocab_size]
-            tokens = cast("list[int]", mx.argmax(logits, axis=-1).tolist())
-            for request, token in zip(wanted, tokens, strict=True):
+        }
+        while outputs:
+            tokens = self._runner.best_tokens(outputs, self._vocab_size)
+            for request, token in zip(outputs, tokens, strict=True):
                 request.draft.append(token)
-            ahead += 1
-            wanted = [request for request in wanted if ahead < limits[request]]
-            if wanted:  # the head continues with its own output
-                h = mx.concatenate([outputs[request] for request in wanted])
-                positions = [
-                    (request, request.num_computed_tokens + ahead - 1) for request in wanted
-                ]
-                next_tokens = [request.draft[-1] for request in wanted]
-                h = self._decode(next_tokens, h, positions)
-                outputs = {request: h[row : row + 1] for row, request in enumerate(wanted)}
-        mx.async_eval(self._pool.caches[-1].arrays)
+            outputs = self._runner.compute_drafts(
+                {each: h for each, h in outputs.items() if len(each.draft) < limits[each]}
+            )
+        self._runner.start()
 
     def prepare(self, step: Step) -> None:
-        """Do nothing: `observe_pass` gets the hidden states of each pass."""
+        """Do nothing: the runner of the head gets the hidden states of each pass."""
 
     def forget(self, request: RequestState) -> None:
         """Drop the statistics of a request."""
@@ -102,84 +65,4 @@ class HeadDrafter:
 
     def reset(self) -> None:
         """Drop the hidden states, whose requests have lost their pages."""
-        self._kept, self._hidden = [], []
-
-    def observe_pass(self, chunks: Sequence[Chunk], h: mx.array, batch: Batch) -> None:
-        """Compute the head for prompt tokens of a pass; keep the hidden states of other tokens.
-
-        Args:
-            chunks: the chunks of a pass, all of prompts or all decoded.
-            h: the output of the last layer for their tokens: `1 T E` of prompts, `T 1 E` of decoded
-                tokens.
-            batch: the layout of the pass.
-        """
-        stop, ends = 0, list[int]()
-        for chunk in chunks:
-            stop += len(chunk.tokens)
-            if batch.phase == "decode":
-                self._kept.append((chunk.request, chunk.start, len(chunk.tokens)))
-            elif chunk.num_samples:
-                self._kept.append((chunk.request, chunk.stop - 1, 1))
-                ends.append(stop - 1)
-        if batch.phase == "decode":
-            self._hidden.append(h)
-            return
-        if ends:
-            self._hidden.append(h[0, mx.array(ends)][:, None])
-        assert batch.page_table is not None
-        next_tokens = [token for chunk in chunks for token in _next_tokens(chunk)]
-        own = Batch.paged(batch.page_table, "prefill")
-        ids = mx.array([next_tokens], dtype=mx.int32)
-        self._model.draft(ids, self._model.norm(h), own, self._pool.caches)
-
-    def model_logits(
-        self, h: Float[mx.array, "B L E"], indices: Sequence[int]
-    ) -> Float[mx.array, "choices V"]:
-        """Return the logits of the model after some of the tokens, as `Qwen.__call__` does."""
-        return self._model.logits(h, indices=indices)[:, 0]
-
-    def _compute_accepted(self) -> dict[RequestState, Float[mx.array, "1 1 E"]]:
-        """Compute the accepted tokens of the last step.
-
-        Returns:
-            The output of the head at the last computed token of each request.
-        """
-        kept, hidden, row = self._kept, self._hidden, 0
-        rows: list[int] = []
-        positions: list[tuple[RequestState, int]] = []
-        last: dict[RequestState, int] = {}
-        for request, start, count in kept:
-            # A request that has ended or was preempted has no computed tokens.
-            if request.num_computed_tokens > start:
-                positions += [(request, at) for at in range(start, request.num_computed_tokens)]
-                rows += range(row, row + request.num_computed_tokens - start)
-                last[request] = len(rows) - 1
-            row += count
-        self.reset()
-        if not rows:
-            return {}
-        h = self._model.norm(mx.concatenate(hidden)[mx.array(rows, dtype=mx.int32)])
-        h = self._decode([request.tokens[at + 1] for request, at in positions], h, positions)
-        return {request: h[row : row + 1] for request, row in last.items()}
-
-    def _decode(
-        self, next_tokens: Sequence[int], h: Float[mx.array, "T 1 E"], positions: _Positions
-    ) -> Float[mx.array, "T 1 E"]:
-        """Compute the head at some positions, given the token after each and its hidden state."""
-        table = PageTable.of(
-            [(request.block_table, at, at + 1) for request, at in positions],
-            num_pages=self._pool.num_pages,
-            page_size=self._page_size,
-        )
-        ids = mx.array([[token] for token in next_tokens], dtype=mx.int32)
-        batch = Batch.paged(table, "decode")
-        return self._model.draft(ids, h, batch, self._pool.caches)
-
-
-def _next_tokens(chunk: Chunk) -> list[int]:
-    """Return the token after each token of a prompt chunk.
-
-    The last token of a prompt has none yet, and stands for it.
-    """
-    tokens = chunk.request.tokens[chunk.start + 1 : chunk.stop + 1]
-    return [*tokens, chunk.tokens[-1]] if len(tokens) < len(chunk.tokens) else tokens
+        self._runner.reset()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tinyllm_qwen import Qwen, Tokenizer
+from tinyllm_qwen import Tokenizer
 from tinyllm_qwen.language_model import LanguageModel
 
 from tinyllm_engine.config import EngineSettings
+from tinyllm_engine.head_runner import HeadRunner
 from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_engine.request import RequestState
 from tinyllm_engine.runner import Runner
@@ -20,7 +21,7 @@ from tinyllm_engine.speculative.prompt_lookup import PromptLookup
 
 def make_drafter(
     settings: EngineSettings,
-    model: LanguageModel,
+    head: HeadRunner | None,
     tokenizer: Tokenizer,
     pool: PagePool,
     reserve: Callable[[RequestState, int], bool],
@@ -30,7 +31,7 @@ def make_drafter(
 
     Args:
         settings: the settings of the engine.
-        model: the model.
+        head: the runner of the draft head of the model; None for a model without one.
         tokenizer: the tokenizer of the model.
         pool: the pages, which hold the keys and values of the draft model too.
         reserve: allocates pages for the first tokens of a request: see `Scheduler.reserve`.
@@ -42,15 +43,14 @@ def make_drafter(
             model does not fit the tokenizer.
     """
     speculation, vocab_size = settings.speculation, tokenizer.vocab_size
-    if isinstance(model, Qwen) and model.draft_head is not None:
+    if head is not None:
         if draft is not None or not speculation:
             got = "a draft model" if draft is not None else "speculation = 0"
             raise ValueError(
                 "draft_head: expected speculation of at least 1 without a draft model, got "
                 f"{got}: change it, or load the model without draft_head"
             )
-        page_size = settings.page_size
-        return HeadDrafter(model, pool, reserve, page_size=page_size, vocab_size=vocab_size)
+        return HeadDrafter(head, reserve, vocab_size=vocab_size)
     if draft is None:
         return PromptLookup() if speculation else None
     if not speculation:
