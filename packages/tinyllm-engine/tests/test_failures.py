@@ -166,7 +166,7 @@ def test_ranks_do_not_go_on_after_a_failed_step(
     engine = Engine(model, pico[1])
     engine.add(Request(prompts[0], 9))
     model.fails = lambda number: True
-    monkeypatch.setattr(Engine, "_can_recover", False)
+    monkeypatch.setattr(engine._recovery, "is_possible", False)
     with pytest.raises(RuntimeError, match="on fire"):
         engine.step()
 
@@ -230,7 +230,7 @@ def test_a_decode_step_enters_few_files(pico: Model, prompts: list[list[int]]) -
         sys.setprofile(None)
     assert entered <= {
         "engine.py",
-        "interrupts.py",
+        "recovery.py",
         "scheduler.py",
         "block_manager.py",
         "runner.py",

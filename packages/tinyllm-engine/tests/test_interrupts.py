@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 from tinyllm_engine import Engine, EngineSettings, Output, Request, RequestState
-from tinyllm_engine.interrupts import delayed_interrupt
+from tinyllm_engine.recovery import delayed_interrupt
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer
 
 SAMPLED = SamplingParams(temperature=2.0, top_k=40, repetition_penalty=1.2, seed=4)

@@ -17,12 +17,12 @@ from tinyllm_engine.errors import EngineFullError, GrammarLimitError, RequestFai
 from tinyllm_engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from tinyllm_engine.grammar.worker import GrammarWorker
 from tinyllm_engine.head_runner import make_head_runner
-from tinyllm_engine.interrupts import delayed_interrupt
 from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_engine.kv.prefix_store import PrefixStore, make_prefix_store
 from tinyllm_engine.new_request import RequestFactory
 from tinyllm_engine.output import EngineStats, Output, RequestFinishReason, SampledToken
+from tinyllm_engine.recovery import Recovery, delayed_interrupt
 from tinyllm_engine.request import Request, RequestState
 from tinyllm_engine.runner import Runner
 from tinyllm_engine.schedule.prefill_budget import PrefillBudget
@@ -95,6 +95,9 @@ class Engine:
         self._runner = Runner(
             model, pool.caches, pool.num_pages, settings.page_size, pool.num_slots, head
         )
+        self._recovery = Recovery(
+            self._scheduler, self._drafter, pool, is_possible=model.num_ranks == 1
+        )
         self._budget = PrefillBudget(settings.step_seconds, settings.prefill_tokens)
         self.grammars = GrammarWorker(GrammarCompiler(tokenizer, model.config.vocab_size))
         weakref.finalize(self, self.grammars.close)
@@ -104,7 +107,6 @@ class Engine:
             self._prefixes.load(settings.prefix_path)
         self._failed: list[RequestState] = []
         self._unreturned: list[tuple[RequestState, Output]] = []  # outputs for the next `step`
-        self._is_interrupted = False  # True until a step, or the restart after it, has ended
         self.failures = 0
         self._counts = Counts()
 
@@ -135,7 +137,7 @@ class Engine:
             EngineFullError: if the queue is full. If another tenant has more requests in the
                 queue, its last request fails with this error instead.
         """
-        self._restart_if_interrupted()
+        self._recovery.restart_if_interrupted()
         max_tokens = self.requests.limit_tokens(request)
         displaced = self._scheduler.displaced_by(request.tenant, self.settings.max_waiting)
         handle = self.requests.make(request, self._counts.requests, max_tokens, grammar)
@@ -148,7 +150,7 @@ class Engine:
 
     def cancel(self, handle: RequestState) -> None:
         """End a request, and free its pages at once. A finished request is not changed."""
-        self._restart_if_interrupted()
+        self._recovery.restart_if_interrupted()
         if handle.finish_reason is None:
             self._finish(handle, "cancelled")
 
@@ -167,25 +169,13 @@ class Engine:
             One pair of request and output for each chosen token. Tokens of one request are in
             their order in the text.
         """
-        self._restart_if_interrupted()
-        # Set before the step, because a second Ctrl-C may come as soon as the first is caught.
-        self._is_interrupted = self._can_recover
-        try:
-            if not self._unreturned:  # Ctrl-C may have come while they were made
-                self._step()
-        except Exception:
-            self._is_interrupted = False
-            raise
-        except BaseException as error:
-            interrupt = error.with_traceback(None)  # the traceback refers to the old pages
-        else:
-            self._is_interrupted = False
-            outputs, self._unreturned = self._unreturned, []
-            return outputs
-        self._restart_if_interrupted()
-        raise interrupt
+        self._recovery.run_step(self._step)
+        outputs, self._unreturned = self._unreturned, []
+        return outputs
 
     def _step(self) -> None:
+        if self._unreturned:  # Ctrl-C came while they were made
+            return
         self._failed.clear()
         self._lap()
         try:
@@ -197,7 +187,7 @@ class Engine:
             self._prepare(step)  # counts as prefill: a draft model prefills the prompts here
             sampled = [*self._prefill(step), *self._decode(step)]
         except Exception:
-            if not (self._can_recover and self._scheduler.running):
+            if not (self._recovery.is_possible and self._scheduler.running):
                 raise
             _log.exception("a step failed")
         else:
@@ -258,7 +248,7 @@ class Engine:
             raise ValueError(
                 "path: expected one here or in EngineSettings.prefix_path, got None: give one"
             )
-        self._restart_if_interrupted()
+        self._recovery.restart_if_interrupted()
         return self._prefixes.save(path)
 
     def embed(self, tokens: Sequence[int]) -> list[float]:
@@ -349,28 +339,11 @@ class Engine:
         """Queue all requests again after a failed step, but for those that failed twice."""
         self.failures += 1
         self._counts.failed_steps += 1
-        for request in self._requeue_running():
+        for request in self._recovery.requeue_running():
             request.failures += 1
             if request.failures > 1:
                 # The error of the step may quote other requests: it is in the log alone.
                 self._fail(request, RequestFailedError("two steps with it failed: send it again"))
-
-    def _restart_if_interrupted(self) -> None:
-        """Restart if Ctrl-C has interrupted a step, or the restart after it."""
-        if self._is_interrupted:  # recurrent states may have tokens that no request has counted
-            self._requeue_running()
-            self._is_interrupted = False
-
-    def _requeue_running(self) -> list[RequestState]:
-        """Queue all running requests again, and make new pages; return these requests.
-
-        A call that Ctrl-C has interrupted can be repeated.
-        """
-        running = self._scheduler.reset()
-        if self._drafter is not None:
-            self._drafter.reset()
-        self._pool.renew()
-        return running
 
     def _fail(self, request: RequestState, error: RuntimeError) -> None:
         request.error = error
@@ -383,11 +356,6 @@ class Engine:
         self._scheduler.remove(request)
         if self._drafter is not None:
             self._drafter.forget(request)
-
-    @property
-    def _can_recover(self) -> bool:
-        """True with one rank. Several ranks may have stopped at different points of a step."""
-        return self.model.num_ranks == 1
 
     @cached_property
     def _prefixes(self) -> PrefixStore:

@@ -32,7 +32,7 @@ class TwoInterrupts:
     def _interrupt(self, *_: object) -> NoReturn:
         frame: FrameType | None = sys._getframe()
         while frame is not None:
-            if frame.f_code.co_name == "step":
+            if frame.f_code.co_name in ("step", "run_step"):
                 frame.f_trace = self._trace
             frame = frame.f_back
         sys.settrace(self._trace)
