@@ -43,7 +43,7 @@ class Request:
         priority: requests of one tenant with lower numbers run first, but cannot starve requests
             with higher numbers: see `Scheduler`.
         tenant: the name of the client that shares the engine with other clients, such as an API
-            key. Tenants get equal shares of the engine's time: see `FairShare`.
+            key. Tenants get equal shares of the engine's time: see `TenantTime`.
         weight: the share of the tenant in relation to other tenants, above 0.
         group: the name of the requests that belong together, such as the choices of one HTTP
             request. The groups of a tenant take turns.

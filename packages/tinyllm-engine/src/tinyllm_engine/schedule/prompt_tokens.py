@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tinyllm_engine.request import RequestState
-from tinyllm_engine.schedule.shares import by_tenant
+from tinyllm_engine.schedule.tenant_quotas import by_tenant
 
 
 def divide(prompts: Sequence[RequestState], budget: int) -> dict[RequestState, int]:

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from tinyllm_engine.errors import EngineFullError
 from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.request import RequestState
-from tinyllm_engine.schedule.fair_share import FairShare
 from tinyllm_engine.schedule.prefix_lookup import PrefixLookup
 from tinyllm_engine.schedule.prompt_tokens import divide
-from tinyllm_engine.schedule.shares import Shares, by_tenant, last_of
 from tinyllm_engine.schedule.state_slots import StateSlots
 from tinyllm_engine.schedule.step import Chunk, Step
+from tinyllm_engine.schedule.tenant_quotas import TenantQuotas, by_tenant, last_of
+from tinyllm_engine.schedule.tenant_time import TenantTime
 
 PATIENCE = 64
 """The number of arrivals that one level of priority counts as. It limits how many later requests
@@ -34,7 +34,7 @@ class Scheduler:
     number of prompt tokens, so that a long prompt does not stall decoding. `divide` divides these
     tokens between the prompts.
 
-    Tenants share the engine's time as `FairShare` describes, and seats and pages as `Shares`
+    Tenants share the engine's time as `TenantTime` describes, and seats and pages as `TenantQuotas`
     describes. The queue order of the requests is their order of arrival, and a level of priority
     counts as `PATIENCE` arrivals. A tenant's requests are admitted in queue order, but groups of
     requests take turns. If pages run out, the last request in queue order of the tenant that uses
@@ -63,7 +63,7 @@ class Scheduler:
         self.max_running = max_running if states is None else min(max_running, states.capacity)
         self.prefix_cache = prefix_cache
         self.preemptions = 0
-        self._time = FairShare()
+        self._time = TenantTime()
         self._is_shared = False  # True if the running requests belong to several tenants
         self._may_admit = False  # True if a request or a page came or went since the last admission
         self._waiting: list[RequestState] = []
@@ -228,20 +228,20 @@ class Scheduler:
         prefixes = PrefixLookup(
             self.block_manager, self.states, self._running, enabled=self.prefix_cache
         )
-        shares = self._shares()
+        quotas = self._quotas()
         queues = by_tenant(self._waiting)
         while queues:
-            tenant = min(queues, key=shares.order)
-            request = min(queues[tenant], key=shares.turn)
+            tenant = min(queues, key=quotas.order)
+            request = min(queues[tenant], key=quotas.turn)
             queues[tenant].remove(request)
             found = prefixes.find(request)
             if found is None:
                 pass  # a running request computes the next page: wait, then share the page
-            elif self._allocate(request, found, shares):
+            elif self._allocate(request, found, quotas):
                 # In this order, Ctrl-C between the two lines loses no request.
                 insort(self._running, request, key=_queue_key)
                 self._waiting.remove(request)
-                shares.add(request)
+                quotas.add(request)
                 prefixes.add(request)
             else:
                 del queues[tenant]
@@ -249,14 +249,14 @@ class Scheduler:
             if not queues[tenant]:
                 del queues[tenant]
 
-    def _allocate(self, request: RequestState, found: list[int], shares: Shares) -> bool:
+    def _allocate(self, request: RequestState, found: list[int], quotas: TenantQuotas) -> bool:
         """Allocate the seat and the pages of a request, if necessary after preemptions.
 
         Args:
             request: the request.
             found: registered pages with the first tokens of the request, which shares the pages.
                 With recurrent layers they end at a snapshot.
-            shares: the shares of tenants, which may take seats and pages from each other.
+            quotas: the quotas of tenants, which may take seats and pages from each other.
 
         Returns:
             False if no seat is free or too few pages are available. Nothing is then changed.
@@ -267,7 +267,7 @@ class Scheduler:
         # is shared, the token is written into a copy of the page, because other requests read it.
         copied = found.pop() if len(found) * manager.page_size == length else None
         needed = manager.pages_for(length) - len(found)
-        victims = shares.choose_victims(request.tenant, len(found), needed)
+        victims = quotas.choose_victims(request.tenant, len(found), needed)
         if victims is None:
             manager.free(found if copied is None else [*found, copied])
             return False
@@ -323,17 +323,17 @@ class Scheduler:
             chunks = [self.states.assign_prefill_slots(chunk) for chunk in chunks]
         return chunks
 
-    def _shares(self) -> Shares:
+    def _quotas(self) -> TenantQuotas:
         """Count the seats and pages of all tenants."""
-        return Shares(self._waiting, self._running, self.max_running, self.block_manager)
+        return TenantQuotas(self._waiting, self._running, self.max_running, self.block_manager)
 
     def _largest(self) -> RequestState:
         """Return the last running request of the tenant that uses most pages for its weight."""
-        shares = self._shares()
+        quotas = self._quotas()
         # Of equal tenants, the tenant whose request is last in queue order.
         return max(
             (last_of(self._running, tenant) for tenant in by_tenant(self._running)),
-            key=lambda last: (shares.page_use(last.tenant), _queue_key(last)),
+            key=lambda last: (quotas.page_use(last.tenant), _queue_key(last)),
         )
 
     def _preempt(self, request: RequestState) -> None:

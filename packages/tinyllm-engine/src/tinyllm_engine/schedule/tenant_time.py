@@ -51,7 +51,7 @@ class PassTime:
         return mean_seconds + per_row * (rows - mean_rows)
 
 
-class FairShare:
+class TenantTime:
     """Weighted fair queueing: the virtual time of a tenant is its engine time over its weight.
 
     In each step the tenant with the lowest virtual time is served. Another tenant is served in the

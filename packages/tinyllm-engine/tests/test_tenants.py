@@ -8,8 +8,8 @@ import pytest
 from tinyllm_engine.errors import EngineFullError
 from tinyllm_engine.grammar.constraint import Constraint
 from tinyllm_engine.request import Request, RequestState
-from tinyllm_engine.schedule.fair_share import FairShare, PassTime
 from tinyllm_engine.schedule.step import Chunk
+from tinyllm_engine.schedule.tenant_time import PassTime, TenantTime
 from tinyllm_engine.testing import SchedulerMemory, state_without_model
 
 
@@ -28,7 +28,7 @@ class Machine:
     ) -> None:
         self.fixed, self.per_row, self.outside = fixed, per_row, outside
         self.masks = masks or {}  # seconds of the mask of one row
-        self.share = FairShare()
+        self.time = TenantTime()
         self.clock = 0.0
         self.steps: dict[str, int] = {}
 
@@ -36,7 +36,7 @@ class Machine:
         stop = self.clock + seconds
         self.steps = dict.fromkeys(rows, 0)
         while self.clock < stop:
-            throttled = self.share.choose_throttled(weights)
+            throttled = self.time.choose_throttled(weights)
             served = {tenant: count for tenant, count in rows.items() if tenant not in throttled}
             assert served
             took = self.fixed + self.per_row * sum(served.values())
@@ -46,9 +46,9 @@ class Machine:
                 for t, count in served.items()
                 for _ in range(count)
             ]
-            self.share.charge_decode(chunks, took)
+            self.time.charge_decode(chunks, took)
             requests = [each.request for each in chunks]
-            self.share.charge_requests(requests, self.outside * len(chunks))
+            self.time.charge_requests(requests, self.outside * len(chunks))
             self.clock += took + self.outside * len(chunks)
             for tenant in served:
                 self.steps[tenant] += 1
@@ -94,18 +94,18 @@ def test_slow_masks_slow_the_tenant_of_the_grammar_alone() -> None:
 
 
 def test_the_first_mask_of_a_prompt_is_charged_to_its_tenant() -> None:
-    share, weights = FairShare(), {"quiet": 1.0, "greedy": 1.0}
-    share.choose_throttled(weights)
-    share.charge_prefill([chunk("quiet"), chunk("greedy", 1.0, 0.04)], 0.05)
-    assert share.choose_throttled(weights) == {"greedy"}  # 45 ms and 5 ms, not 25 ms each
+    time, weights = TenantTime(), {"quiet": 1.0, "greedy": 1.0}
+    time.choose_throttled(weights)
+    time.charge_prefill([chunk("quiet"), chunk("greedy", 1.0, 0.04)], 0.05)
+    assert time.choose_throttled(weights) == {"greedy"}  # 45 ms and 5 ms, not 25 ms each
 
 
 def test_a_tenant_that_is_preempted_after_its_drafts_does_not_break_the_charge() -> None:
-    share = FairShare()
-    share.choose_throttled(EVEN)
-    share.choose_throttled({"quiet": 1.0})  # all requests of `greedy` were preempted
-    share.charge_requests([chunk("quiet").request, chunk("greedy").request], 0.1)
-    assert share._virtual == {"quiet": 0.05}
+    time = TenantTime()
+    time.choose_throttled(EVEN)
+    time.choose_throttled({"quiet": 1.0})  # all requests of `greedy` were preempted
+    time.charge_requests([chunk("quiet").request, chunk("greedy").request], 0.1)
+    assert time._virtual == {"quiet": 0.05}
 
 
 def test_tenants_that_do_not_slow_each_other_are_never_throttled() -> None:
@@ -129,29 +129,29 @@ def test_a_tenant_has_no_claim_on_time_that_it_left_unused() -> None:
 
 
 def test_a_tenant_does_not_escape_its_debt_by_leaving() -> None:
-    share = FairShare()
-    assert share.choose_throttled(EVEN) == set()
-    share.charge_decode([chunk("greedy")], 1.0)
-    share.choose_throttled({"quiet": 1.0})
-    assert share.choose_throttled(EVEN) == {"greedy"}
+    time = TenantTime()
+    assert time.choose_throttled(EVEN) == set()
+    time.charge_decode([chunk("greedy")], 1.0)
+    time.choose_throttled({"quiet": 1.0})
+    assert time.choose_throttled(EVEN) == {"greedy"}
 
 
 def test_a_second_choice_of_the_same_step_changes_nothing() -> None:
-    share = FairShare()
+    time = TenantTime()
     for weights in (EVEN, {"quiet": 1.0}, {**EVEN, "new": 1.0}):
-        first = share.choose_throttled(weights)
-        state = dict(share._virtual)
-        assert share.choose_throttled(weights) == first
-        assert share._virtual == state
-        share.charge_decode([chunk(tenant) for tenant in weights], 0.1 * len(weights))
+        first = time.choose_throttled(weights)
+        state = dict(time._virtual)
+        assert time.choose_throttled(weights) == first
+        assert time._virtual == state
+        time.charge_decode([chunk(tenant) for tenant in weights], 0.1 * len(weights))
 
 
 def test_tenants_that_have_gone_are_forgotten() -> None:
-    share = FairShare()
+    time = TenantTime()
     for number in range(1000):
-        share.choose_throttled({"stays": 1.0, str(number): 1.0})
-        share.charge_decode([chunk("stays"), chunk(str(number))], 0.01)
-    assert len(share._virtual) < 10
+        time.choose_throttled({"stays": 1.0, str(number): 1.0})
+        time.charge_decode([chunk("stays"), chunk(str(number))], 0.01)
+    assert len(time._virtual) < 10
 
 
 def test_the_line_of_pass_times_is_fitted() -> None:
@@ -172,7 +172,7 @@ def add(
     )
 
 
-def test_a_new_tenant_takes_its_share_of_seats_at_once() -> None:
+def test_a_new_tenant_takes_its_quota_of_seats_at_once() -> None:
     world = SchedulerMemory(num_pages=500, max_running=4)
     greedy = [add(world, "greedy") for _ in range(20)]
     world.step(8)
@@ -197,7 +197,7 @@ def test_seats_are_divided_by_weight() -> None:
     assert (tenants.count("small"), tenants.count("large")) == (2, 6)
 
 
-def test_a_new_tenant_takes_its_share_of_pages_at_once() -> None:
+def test_a_new_tenant_takes_its_quota_of_pages_at_once() -> None:
     world = SchedulerMemory(num_pages=60, max_running=8)
     greedy = [add(world, "greedy", prompt=50 + each) for each in range(4)]
     world.step(500)
@@ -208,7 +208,7 @@ def test_a_new_tenant_takes_its_share_of_pages_at_once() -> None:
     large = add(world, "other", prompt=150)
     for _ in range(5):
         world.step(500)
-        assert not large.block_table, "a tenant took more than its share from others"
+        assert not large.block_table, "a tenant took more than its quota from others"
 
 
 def test_tenants_get_equal_parts_of_the_prefill() -> None:

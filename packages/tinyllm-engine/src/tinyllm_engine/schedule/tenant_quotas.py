@@ -1,4 +1,4 @@
-"""The division of seats and pages between tenants, and the requests to preempt for it."""
+"""The quotas of seats and pages of tenants, and the requests to preempt for them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def last_of(requests: Sequence[RequestState], tenant: str) -> RequestState:
     return next(each for each in reversed(requests) if each.tenant == tenant)
 
 
-class Shares:
-    """Seats and pages of tenants in use, and the shares that their weights entitle them to.
+class TenantQuotas:
+    """Seats and pages of tenants in use, and the quotas that their weights entitle them to.
 
     A seat is the right to run: `max_running` requests run at a time. A tenant may use more than its
-    share while other tenants use less. A tenant below its share takes seats and pages back from
-    tenants above theirs, and never gets more than its share in this way. A preempted tenant is
-    therefore at or above its share, and cannot take anything back in turn.
+    quota while other tenants use less. A tenant below its quota takes seats and pages back from
+    tenants above theirs, and never gets more than its quota in this way. A preempted tenant is
+    therefore at or above its quota, and cannot take anything back in turn.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Shares:
         """Count the seats and pages of the running requests.
 
         Args:
-            waiting: the requests in the queue. Their tenants are entitled to a share too.
+            waiting: the requests in the queue. Their tenants have a quota too.
             running: the running requests, in queue order: the list of the scheduler, which changes
                 when requests are admitted or preempted.
             max_running: the number of all seats.
@@ -104,23 +104,23 @@ class Shares:
         return victims
 
     def _seat_from(self, tenant: str) -> str | None:
-        """Return the tenant that loses a seat to `tenant`; None if `tenant` has its share."""
-        if self._seats[tenant] >= self._seat_share(tenant):
+        """Return the tenant that loses a seat to `tenant`; None if `tenant` has its quota."""
+        if self._seats[tenant] >= self._seat_quota(tenant):
             return None
-        above = [each for each in self._seats if self._seats[each] > self._seat_share(each)]
+        above = [each for each in self._seats if self._seats[each] > self._seat_quota(each)]
         return max(above, key=self.order, default=None)
 
     def _pages_from(self, tenant: str, more: int) -> str | None:
         """Return the tenant that loses pages to `tenant`, which would use `more` pages more.
 
-        The result is None if `tenant` would exceed its share, or no other tenant exceeds its own.
+        The result is None if `tenant` would exceed its quota, or no other tenant exceeds its own.
         """
-        if self._pages_used[tenant] + more > self._page_share(tenant):
+        if self._pages_used[tenant] + more > self._page_quota(tenant):
             return None
         above = [
             each
             for each in self._pages_used
-            if each != tenant and self._pages_used[each] > self._page_share(each)
+            if each != tenant and self._pages_used[each] > self._page_quota(each)
         ]
         return max(above, key=self.page_use, default=None)
 
@@ -141,8 +141,8 @@ class Shares:
         self._pages_used[tenant] -= len(request.block_table)
         self._groups[tenant, request.group] -= 1
 
-    def _seat_share(self, tenant: str) -> int:
+    def _seat_quota(self, tenant: str) -> int:
         return max(1, int(self._max_running * (self._weights[tenant] / self._total)))
 
-    def _page_share(self, tenant: str) -> int:
+    def _page_quota(self, tenant: str) -> int:
         return int(self._block_manager.num_pages * (self._weights[tenant] / self._total))
