@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 from tinyllm_bench.cost import ModelCosts
-from tinyllm_bench.models.shapes import published_config
 from tinyllm_bench.models.weight_format import DTYPES, WeightFormat
+from tinyllm_bench.shapes import published_config
 from tinyllm_ops.quantization.tensor import AFFINE
 from tinyllm_qwen import QwenConfig
 from tinyllm_qwen.checkpoint.hub import resolve

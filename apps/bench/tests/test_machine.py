@@ -20,9 +20,9 @@ from tinyllm_bench.machine import (
     read_cpuinfo,
 )
 from tinyllm_bench.models.model import needed_memory
-from tinyllm_bench.models.shapes import published_config
 from tinyllm_bench.models.weight_format import WeightFormat
 from tinyllm_bench.settings import Settings
+from tinyllm_bench.shapes import published_config
 from tinyllm_qwen import QwenConfig
 
 

@@ -12,9 +12,9 @@ from tinyllm_bench.cost import (
     product_flops,
 )
 from tinyllm_bench.models.model import BenchModel
-from tinyllm_bench.models.shapes import published_config
 from tinyllm_bench.models.weight_format import WeightFormat
 from tinyllm_bench.settings import Settings
+from tinyllm_bench.shapes import published_config
 from tinyllm_ops import MLX
 from tinyllm_qwen import QwenConfig
 from tinyllm_qwen.checkpoint.weights import expected_shapes

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from tinyllm_bench.errors import BenchError
 from tinyllm_bench.models.model import BenchModel
-from tinyllm_bench.models.shapes import published_config
 from tinyllm_bench.peers import registry
 from tinyllm_bench.peers.openvino import OpenVinoRunner
 from tinyllm_bench.peers.openvino_graph import (
@@ -21,6 +20,7 @@ from tinyllm_bench.peers.openvino_graph import (
     tensor_bytes,
 )
 from tinyllm_bench.settings import Settings
+from tinyllm_bench.shapes import published_config
 from tinyllm_ops import MLX
 from tinyllm_qwen import Qwen, QwenConfig
 from tinyllm_qwen.checkpoint.weights import expected_shapes

@@ -14,11 +14,11 @@ import pytest
 from tinyllm_bench.cases.qwen_runner import QwenRunner
 from tinyllm_bench.cases.whole_model import LocalRunner
 from tinyllm_bench.models.model import BenchModel
-from tinyllm_bench.models.shapes import published_config
 from tinyllm_bench.peers.gguf import TYPES, write_gguf
 from tinyllm_bench.peers.llama_cpp import LlamaCppRunner
 from tinyllm_bench.peers.mlx_lm import MlxLmRunner
 from tinyllm_bench.settings import Settings
+from tinyllm_bench.shapes import published_config
 from tinyllm_layers import SequenceCache
 from tinyllm_ops import MLX, REFERENCE, Phase
 from tinyllm_qwen import Qwen, QwenConfig

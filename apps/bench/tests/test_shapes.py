@@ -4,7 +4,7 @@ import math
 
 import pytest
 from tinyllm_bench.errors import UsageError
-from tinyllm_bench.models.shapes import SHAPES, published_config
+from tinyllm_bench.shapes import SHAPES, published_config
 from tinyllm_qwen import QwenConfig
 from tinyllm_qwen.checkpoint.weights import expected_shapes
 

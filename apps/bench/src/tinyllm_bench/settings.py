@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tinyllm_bench.command_line import option
 from tinyllm_bench.errors import UsageError
-from tinyllm_bench.models.shapes import PICO, SHAPES
+from tinyllm_bench.shapes import PICO, SHAPES
 
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 PEERS = ("mlx-lm", "llama.cpp", "openvino")

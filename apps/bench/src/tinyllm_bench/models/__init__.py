@@ -1,1 +1,1 @@
-"""Models to measure: published shapes, random weights, checkpoints."""
+"""Models to measure: random weights of a published shape, or a checkpoint."""

@@ -16,9 +16,9 @@ from tinyllm_qwen.config.json_object import read_json_object
 from tinyllm_bench.errors import UsageError
 from tinyllm_bench.machine import available_memory, check_memory, on_gpu
 from tinyllm_bench.models.random_weights import random_weights
-from tinyllm_bench.models.shapes import published_config
 from tinyllm_bench.models.weight_format import DTYPES, WeightFormat
 from tinyllm_bench.settings import Settings
+from tinyllm_bench.shapes import published_config
 
 # Float arrays of the size of the largest matrix that exist at once while it is dequantized.
 _DEQUANTIZED_ARRAYS = 4

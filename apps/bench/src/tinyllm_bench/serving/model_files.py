@@ -12,9 +12,9 @@ from tinyllm_qwen.config.json_object import read_json_object
 
 from tinyllm_bench.errors import BenchError
 from tinyllm_bench.models.model import BenchModel
-from tinyllm_bench.models.shapes import PICO
 from tinyllm_bench.peers.gguf import gguf_type, write_gguf
 from tinyllm_bench.settings import Settings
+from tinyllm_bench.shapes import PICO
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tinyllm_bench.command_line import option
 from tinyllm_bench.errors import UsageError
-from tinyllm_bench.models.shapes import PICO, SHAPES
+from tinyllm_bench.shapes import PICO, SHAPES
 
 PEERS = ("mlx-lm", "llama.cpp")  # peers with a server
 _BITS = "Bits of random weights. [default: 4]"
