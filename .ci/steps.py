@@ -52,7 +52,7 @@ def table(nightly: bool) -> dict[str, Step]:
     alone, all others in the environment of the workspace. Exhaustive tests are run nightly.
     """
     short = "" if nightly else ' -m "not exhaustive"'
-    every = "TINYLLM_TEST_TIERS=all " if nightly else ""
+    every = "TINYLLM_TEST_ISAS=all " if nightly else ""
     # As many steps run at once as there are cores. Threads that wait for a part spin for a moment,
     # which slows down another step more than a second thread helps. The kernels are the exception.
     single = "" if nightly else "TINYLLM_NUM_THREADS=1 "

@@ -46,7 +46,7 @@ def environment(project: Path) -> dict[str, str]:
         "PATH": f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "VIRTUAL_ENV": str(venv),
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "SKBUILD_CMAKE_DEFINE": "CMAKE_CXX_FLAGS_RELEASE=-O0;TINYLLM_TIERS=native",
+        "SKBUILD_CMAKE_DEFINE": "CMAKE_CXX_FLAGS_RELEASE=-O0;TINYLLM_ISAS=native",
     }
 
 

@@ -39,7 +39,7 @@ def example(readme: Path) -> tuple[str, str]:
 
 def run(*command: str | Path, cwd: Path | None = None, path: Path | None = None) -> None:
     """Run a command with `path` first in PATH; exit if the command fails."""
-    defined = "CMAKE_CXX_FLAGS_RELEASE=-O0;TINYLLM_TIERS=native"
+    defined = "CMAKE_CXX_FLAGS_RELEASE=-O0;TINYLLM_ISAS=native"
     environ = os.environ | {"SKBUILD_CMAKE_DEFINE": defined}
     if path is not None:
         environ["PATH"] = f"{path}{os.pathsep}{environ['PATH']}"

@@ -29,11 +29,11 @@ class Options:
 
     out: Path = option(..., "FILE", "The JSON document. Parts that it has already are kept.")
     part: list[str] = option([], "NAME", "Only this part, as amx/engine; may be repeated.")
-    tier: list[str] = option(
+    isa: list[str] = option(
         [], "NAME", "Measure and show only this instruction set; may be repeated."
     )
     llama: list[str] = option(
-        [], "TIER=FOLDER", "Libraries of llama.cpp for an instruction set; may be repeated."
+        [], "ISA=FOLDER", "Libraries of llama.cpp for an instruction set; may be repeated."
     )
     draw: bool = option(False, None, "Measure nothing.")
     scaling: float | None = option(
@@ -55,11 +55,11 @@ def main(options: Options) -> int:
     document = Document.read(options.out)
     libraries = _libraries(options.llama)
     if not options.draw:
-        for part in choose_parts(_cpu.instruction_sets(), options.tier, options.part):
+        for part in choose_parts(_cpu.instruction_sets(), options.isa, options.part):
             notice(part.name, "cpu_kernels")
             document.add(part.name, measure_part(part, libraries))
             document.write(options.out)
-    shown = document.of_tiers(options.tier)
+    shown = document.of_isas(options.isa)
     table = markdown_table(shown)
     sys.stdout.write(table)
     if options.scaling is not None:
@@ -76,10 +76,10 @@ def main(options: Options) -> int:
 def _libraries(options: list[str]) -> dict[str, str]:
     """Return the folders of llama.cpp by instruction set."""
     pairs = [each.partition("=") for each in options]
-    for tier, _, folder in pairs:
-        if not tier or not Path(folder, "libllama.so").exists():
-            raise UsageError(f"--llama: expected TIER=FOLDER with libllama.so, got {tier}={folder}")
-    return {tier: str(Path(folder).resolve()) for tier, _, folder in pairs}
+    for isa, _, folder in pairs:
+        if not isa or not Path(folder, "libllama.so").exists():
+            raise UsageError(f"--llama: expected ISA=FOLDER with libllama.so, got {isa}={folder}")
+    return {isa: str(Path(folder).resolve()) for isa, _, folder in pairs}
 
 
 app.command()(command(Options, main))

@@ -30,25 +30,25 @@ class Document:
         """Read a document, which is empty if there is no file."""
         return cls(json.loads(path.read_text())["parts"] if path.exists() else {})
 
-    def tiers(self) -> list[str]:
+    def isas(self) -> list[str]:
         """Return the instruction sets of the parts."""
         return list(dict.fromkeys(name.split("/")[0] for name in self.parts))
 
-    def of_tiers(self, tiers: Sequence[str]) -> "Document":
-        """Return the parts of some instruction sets, or of all if `tiers` is empty.
+    def of_isas(self, isas: Sequence[str]) -> "Document":
+        """Return the parts of some instruction sets, or of all if `isas` is empty.
 
         Raises:
             UsageError: if an instruction set has no parts.
         """
-        for tier in tiers:
-            if tier not in self.tiers():
-                known = ", ".join(self.tiers())
-                raise UsageError(f"--tier: expected one of {known}, got {tier}")
+        for isa in isas:
+            if isa not in self.isas():
+                known = ", ".join(self.isas())
+                raise UsageError(f"--isa: expected one of {known}, got {isa}")
         return Document(
             {
                 name: part
                 for name, part in self.parts.items()
-                if not tiers or name.split("/")[0] in tiers
+                if not isas or name.split("/")[0] in isas
             }
         )
 
@@ -71,9 +71,9 @@ def measure_part(part: Part, libraries: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         BenchError: if a process fails.
     """
-    environment = {"TINYLLM_CPU_ISA": part.tier, **part.environment}
-    if part.tier in libraries:
-        environment["LLAMA_CPP_LIB_PATH"] = libraries[part.tier]
+    environment = {"TINYLLM_CPU_ISA": part.isa, **part.environment}
+    if part.isa in libraries:
+        environment["LLAMA_CPP_LIB_PATH"] = libraries[part.isa]
     command = [sys.executable, "-c", _BENCH, *part.arguments.split(), "--json"]
     started = time.perf_counter()
     running = [

@@ -50,7 +50,7 @@ CASES = (
 
 def markdown_table(document: Document) -> str:
     """Return the tables of all instruction sets, in tokens per second."""
-    return "\n".join(_tier_table(tier, document) for tier in document.tiers())
+    return "\n".join(_isa_table(isa, document) for isa in document.isas())
 
 
 def updated_page(page: str, table: str) -> str:
@@ -98,10 +98,10 @@ def long_prompt_speed(part: Mapping[str, Any] | None) -> float | None:
     return found["prompt_tokens"] / found["prompt_seconds"] if found else None
 
 
-def _tier_table(tier: str, document: Document) -> str:
-    lines = [f"| {tier}: {' | '.join(_COLUMNS)} |", "|---" + "|---:" * (len(_COLUMNS) - 1) + "|"]
+def _isa_table(isa: str, document: Document) -> str:
+    lines = [f"| {isa}: {' | '.join(_COLUMNS)} |", "|---" + "|---:" * (len(_COLUMNS) - 1) + "|"]
     for case in CASES:
-        found = speeds(document.parts.get(f"{tier}/{case.part}"), case.regime)
+        found = speeds(document.parts.get(f"{isa}/{case.part}"), case.regime)
         for name in (name for name in (OURS, BYTES) if name in found):
             ours = found[name]
             cells = [case.label if name == OURS else f"{case.label}, `{name}`", _speed(ours)]
@@ -111,7 +111,7 @@ def _tier_table(tier: str, document: Document) -> str:
             cells.append(percent(ours["of_read"]) if _is_read(case) else "")
             lines.append(f"| {' | '.join(cells)} |")
     for engine, label in (("engine", "engine"), ("engine-int8", f"engine, `{BYTES}`")):
-        lines += _engine_rows(label, document.parts.get(f"{tier}/{engine}"))
+        lines += _engine_rows(label, document.parts.get(f"{isa}/{engine}"))
     return "\n".join(lines) + "\n"
 
 

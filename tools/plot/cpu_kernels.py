@@ -21,7 +21,7 @@ def figure_of_kernels(document: Mapping[str, Any]) -> "Figure":
 
     parts = document["parts"]
     names = dict.fromkeys(name.split("/")[0] for name in parts)
-    found = {tier: rows for tier in names if (rows := _rows(parts, tier))}
+    found = {isa: rows for isa in names if (rows := _rows(parts, isa))}
     if not found:
         raise BenchError("the document has no speeds of a model")
     counts = [len(rows) for rows in found.values()]
@@ -32,15 +32,15 @@ def figure_of_kernels(document: Mapping[str, Any]) -> "Figure":
     where = f"{machines[0]['cpu']}, {machines[0]['cores']} cores"
     figure.suptitle(f"{where}; Qwen3-0.6B, 4 bits of group 64, bfloat16, unless named", fontsize=8)
     panels = figure.subplots(len(found), 1, squeeze=False, height_ratios=counts)
-    for axes, (tier, rows) in zip(panels[:, 0], found.items(), strict=True):
-        axes.set_title(f"{tier}: tokens/s", fontsize=9)
+    for axes, (isa, rows) in zip(panels[:, 0], found.items(), strict=True):
+        axes.set_title(f"{isa}: tokens/s", fontsize=9)
         _draw(axes, rows)
     return figure
 
 
-def _rows(parts: Mapping[str, Any], tier: str) -> list[tuple[str, dict[str, dict[str, float]]]]:
+def _rows(parts: Mapping[str, Any], isa: str) -> list[tuple[str, dict[str, dict[str, float]]]]:
     """Return the label and the speeds of each case that was measured."""
-    found = [(case.label, speeds(parts.get(f"{tier}/{case.part}"), case.regime)) for case in CASES]
+    found = [(case.label, speeds(parts.get(f"{isa}/{case.part}"), case.regime)) for case in CASES]
     return [(label, each) for label, each in found if each]
 
 

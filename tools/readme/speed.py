@@ -17,7 +17,7 @@ PROGRAMS = {
     OPENVINO: ("OpenVINO", "green"),
 }
 
-_TIER = "amx"
+_ISA = "amx"
 _SHOWN = (
     "prompt of 16",
     "prompt of 512",
@@ -53,7 +53,7 @@ def all_groups() -> tuple[Group, ...]:
 def _measured() -> Iterator[Group]:
     document = Document.read(RUNS)
     for case in CASES:
-        rows = speeds(document.parts.get(f"{_TIER}/{case.part}"), case.regime)
+        rows = speeds(document.parts.get(f"{_ISA}/{case.part}"), case.regime)
         found = {name: rows[name]["speed"] for name in PROGRAMS if name in rows}
         if len(found) > 1:
             yield Group(case.label, found)

@@ -2,7 +2,7 @@
 
 The plainest and the fastest instruction set run every case of a test, and so do Metal's kernels.
 The instruction sets between them run a sample with every pair of parameter values.
-TINYLLM_TEST_TIERS=all runs every case with every instruction set. A short run, which leaves out
+TINYLLM_TEST_ISAS=all runs every case with every instruction set. A short run, which leaves out
 exhaustive tests, has a sample of all cases, and no instruction sets in the middle.
 """
 
@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     more = [item for found in cases.values() for item in _without_new_pair(found)]
     for item in more:
         item.add_marker(pytest.mark.exhaustive)
-    if os.environ.get("TINYLLM_TEST_TIERS") == "all":
+    if os.environ.get("TINYLLM_TEST_ISAS") == "all":
         return
     left = {item for item in more if item.callspec.params.get("ops") in INSTRUCTION_SETS[1:-1]}
     config.hook.pytest_deselected(items=list(left))

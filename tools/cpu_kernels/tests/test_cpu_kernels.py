@@ -14,7 +14,7 @@ from plot.cpu_kernels import figure_of_kernels
 from tinyllm_bench.errors import BenchError, UsageError
 
 DOCS = Path(__file__).parents[3] / "docs"
-TIERS = ["amx", "avx512vnni", "avx512", "avx2", "portable"]
+ISAS = ["amx", "avx512vnni", "avx512", "avx2", "portable"]
 
 
 def model_part(*speeds: tuple[str, float]) -> dict[str, Any]:
@@ -41,23 +41,23 @@ def engine_part() -> dict[str, Any]:
     return {"documents": [{"engine": {"batches": batches, "company": company}}]}
 
 
-def test_the_fastest_tier_and_common_tiers_below_it_are_measured() -> None:
-    assert {part.tier for part in all_parts(TIERS)} == {"amx", "avx512vnni", "avx2"}
-    assert {part.tier for part in all_parts(["neon", "portable"])} == {"neon"}
-    assert {part.tier for part in all_parts(TIERS[1:])} == {"avx512vnni", "avx2"}
-    names = [part.name for part in all_parts(TIERS)]
+def test_the_fastest_instruction_set_and_common_ones_below_it_are_measured() -> None:
+    assert {part.isa for part in all_parts(ISAS)} == {"amx", "avx512vnni", "avx2"}
+    assert {part.isa for part in all_parts(["neon", "portable"])} == {"neon"}
+    assert {part.isa for part in all_parts(ISAS[1:])} == {"avx512vnni", "avx2"}
+    names = [part.name for part in all_parts(ISAS)]
     assert len(set(names)) == len(names)
     cases = {name.split("/")[1] for name in names}
     assert {case.part for case in CASES} <= cases
 
 
-def test_parts_are_chosen_by_name_and_by_tier() -> None:
-    assert [p.name for p in choose_parts(TIERS, [], ["avx2/engine"])] == ["avx2/engine"]
-    assert {p.tier for p in choose_parts(TIERS, ["avx2"], [])} == {"avx2"}
+def test_parts_are_chosen_by_name_and_by_instruction_set() -> None:
+    assert [p.name for p in choose_parts(ISAS, [], ["avx2/engine"])] == ["avx2/engine"]
+    assert {p.isa for p in choose_parts(ISAS, ["avx2"], [])} == {"avx2"}
     with pytest.raises(UsageError, match="--part: expected one of amx/prompt-512"):
-        choose_parts(TIERS, [], ["amx/prompt-7"])
-    with pytest.raises(UsageError, match="--tier: expected one of amx, avx2, avx512vnni, got neon"):
-        choose_parts(TIERS, ["neon"], [])
+        choose_parts(ISAS, [], ["amx/prompt-7"])
+    with pytest.raises(UsageError, match="--isa: expected one of amx, avx2, avx512vnni, got neon"):
+        choose_parts(ISAS, ["neon"], [])
 
 
 def test_a_part_is_a_process_with_its_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,10 +93,10 @@ def test_the_table_has_ratios_and_adds_processes() -> None:
 
 def test_a_table_has_the_chosen_instruction_sets() -> None:
     document = Document({"amx/engine": engine_part(), "avx2/engine": engine_part()})
-    assert document.of_tiers([]) == document
-    assert document.of_tiers(["avx2"]).tiers() == ["avx2"]
-    with pytest.raises(UsageError, match="--tier: expected one of amx, avx2, got neon"):
-        document.of_tiers(["neon"])
+    assert document.of_isas([]) == document
+    assert document.of_isas(["avx2"]).isas() == ["avx2"]
+    with pytest.raises(UsageError, match="--isa: expected one of amx, avx2, got neon"):
+        document.of_isas(["neon"])
 
 
 def test_the_table_replaces_the_one_between_the_marks() -> None:
@@ -107,19 +107,19 @@ def test_the_table_replaces_the_one_between_the_marks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "document", "tiers"),
+    ("page", "document"),
     [
-        ("xeon", "cpu-kernels", []),
-        ("xeon5", "cpu-kernels-xeon5", []),
-        ("zen4", "cpu-kernels-zen4", []),
-        ("zen3", "cpu-kernels-zen3", []),
+        ("xeon", "cpu-kernels"),
+        ("xeon5", "cpu-kernels-xeon5"),
+        ("zen4", "cpu-kernels-zen4"),
+        ("zen3", "cpu-kernels-zen3"),
     ],
 )
 def test_the_tables_of_the_docs_are_those_of_the_measured_documents(
-    page: str, document: str, tiers: list[str]
+    page: str, document: str
 ) -> None:
     text = (DOCS / "kernels" / f"{page}.md").read_text()
-    measured = Document.read(DOCS / "measured" / f"{document}.json").of_tiers(tiers)
+    measured = Document.read(DOCS / "measured" / f"{document}.json")
     assert updated_page(text, markdown_table(measured)) == text
     assert "| prompt of 512 |" in text
 
@@ -135,7 +135,7 @@ def test_a_first_call_is_marked() -> None:
     assert "| prompt of 512 | 60.0 † |" in markdown_table(Document({"amx/prompt-512": part}))
 
 
-def test_every_tier_with_a_model_is_a_panel(tmp_path: Path) -> None:
+def test_every_instruction_set_with_a_model_is_a_panel(tmp_path: Path) -> None:
     document = Document()
     document.add("amx/prompt-512", model_part(("cpu", 30.0), ("openvino int4", 15.0)))
     document.add("avx2/engine", engine_part())

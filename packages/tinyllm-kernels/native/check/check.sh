@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Build check.cpp with the compiler's sanitizers and run it for each instruction set, and threads.cpp
 # with the thread sanitizer. With `apt-get install g++-aarch64-linux-gnu qemu-user`, check.cpp is
-# also built for aarch64 and run under qemu. TINYLLM_TEST_TIERS=all checks all instruction sets, and
+# also built for aarch64 and run under qemu. TINYLLM_TEST_ISAS=all checks all instruction sets, and
 # AMX with the tiles of this machine and undefined behavior too. The default only reads the sources of
 # those that this machine lacks, and of some that have most of their code in common with a faster one.
 set -euo pipefail
@@ -44,7 +44,7 @@ on_all_cores() { xargs -P "$(nproc)" -L 1 env; }
 left_out='^(x86_64 avx512|x86_64 avx512vnni|x86_64 portable|aarch64 neon|aarch64 portable)( |$)'
 # The same for those that this machine cannot run.
 grep -qw avx512_bf16 /proc/cpuinfo || left_out=${left_out/|x86_64 portable/|x86_64 (portable|amx|avx512bf16)}
-[ "${TINYLLM_TEST_TIERS:-}" != all ] || left_out='^$'
+[ "${TINYLLM_TEST_ISAS:-}" != all ] || left_out='^$'
 all_instruction_sets() { sed -n "s/^\(any\|$1\) /$1 /p" dispatch/instruction_sets.txt; }
 instruction_sets() { all_instruction_sets "$1" | grep -Ev "$left_out" | cut -d " " -f 2-; }
 # The program of threads has portable.
@@ -75,7 +75,7 @@ compilations() {
 # have most of their code in common.
 without_undefined=-fno-sanitize=undefined
 short_under_qemu=short
-[ "${TINYLLM_TEST_TIERS:-}" != all ] || without_undefined= short_under_qemu=
+[ "${TINYLLM_TEST_ISAS:-}" != all ] || without_undefined= short_under_qemu=
 
 # check_build ARCHITECTURE COMPILER FLAGS...: commands that make the objects of check.cpp's program,
 # the longest first.
@@ -114,7 +114,7 @@ instruction_sets "$host" | while read -r name _; do echo "$scratch/$host/check $
 amx_sources=(matmul/{integer_part,int8_part,linear}.cpp attention/prefill.cpp attention/amx_prefill.cpp)
 amx=
 amx_flags=$(instruction_sets "$host" | sed -n "s/^amx //p")
-if [ "${TINYLLM_TEST_TIERS:-}" = all ] && grep -qw amx_bf16 /proc/cpuinfo; then
+if [ "${TINYLLM_TEST_ISAS:-}" = all ] && grep -qw amx_bf16 /proc/cpuinfo; then
   amx=$scratch/amx
   echo "$amx/check amx" >> "$scratch/checks"
   echo "amx is checked with its software model and with the tiles of this machine"
