@@ -17,7 +17,7 @@ SHAPES = [
     (1, 14, 2, 33, 33, 64),
     (3, 40, 8, 2, 130, 16),
     (1, 2, 1, 4, 7, 5),
-    (1, 3, 3, 3, 257, 80),  # few queries, and one key more than a part has
+    (1, 3, 3, 3, 257, 80),  # few queries, and one key more than a split of a decode step
     (2, 7, 1, 1, 513, 64),
     (1, 4, 2, 127, 127, 96),  # blocks of queries, and of keys
     (1, 2, 2, 129, 513, 48),

@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 from tinyllm_kernels.metal import METAL
-from tinyllm_kernels.metal.attention.decode import MAX_PARTS, MIN_PART
+from tinyllm_kernels.metal.attention.decode import MAX_SPLITS, MIN_SPLIT
 from tinyllm_ops import MLX, OpSet, Phase, Weight, quantize
 from tinyllm_ops.testing import assert_close, exact, normal, oracle
 
@@ -49,9 +49,9 @@ def check(metal: OpSet, q: mx.array, k: Weight, v: Weight, mask: str | None = "c
     return y
 
 
-# EDGES, and the numbers of keys at which the number of parts changes.
+# EDGES, and the numbers of keys at which the number of splits changes.
 @pytest.mark.parametrize(
-    "keys", [*EDGES, MIN_PART - 1, MIN_PART, MIN_PART + 1, MIN_PART * MAX_PARTS + 1]
+    "keys", [*EDGES, MIN_SPLIT - 1, MIN_SPLIT, MIN_SPLIT + 1, MIN_SPLIT * MAX_SPLITS + 1]
 )
 def test_one_token_sees_all_keys(metal: OpSet, keys: int) -> None:
     check(metal, *qkv(1, keys))

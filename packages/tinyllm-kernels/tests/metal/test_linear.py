@@ -78,18 +78,18 @@ def test_every_dtype(metal: OpSet, dtype: mx.Dtype, tokens: int) -> None:
     check(metal, tokens, 9, 512, dtype)
 
 
-def test_columns_in_as_many_parts_as_simdgroups_and_more(metal: OpSet) -> None:
+def test_more_columns_than_eight_simdgroups_read_at_once(metal: OpSet) -> None:
     check(metal, 1, 5, 9 * 1024 + 64, mx.bfloat16)
 
 
-def test_a_short_prompt_has_a_threadgroup_for_each_part_of_its_columns() -> None:
-    assert group_units(tokens=9, outputs=1024, inputs=1024) == 8  # four parts of 256 columns
-    assert group_units(tokens=9, outputs=1024, inputs=320) == 10  # too few columns for two parts
-    assert group_units(tokens=9, outputs=1024, inputs=4096) == 32  # four parts, not sixteen
+def test_a_short_prompt_has_a_threadgroup_for_each_split_of_its_columns() -> None:
+    assert group_units(tokens=9, outputs=1024, inputs=1024) == 8  # four splits of 256 columns
+    assert group_units(tokens=9, outputs=1024, inputs=320) == 10  # too few columns for two splits
+    assert group_units(tokens=9, outputs=1024, inputs=4096) == 32  # four splits, not sixteen
     assert group_units(tokens=512, outputs=1024, inputs=1024) == 32  # 512 tiles are enough
 
 
-# 65 tokens and 1,400 outputs are 132 tiles, whose threadgroups add the parts of a sum themselves.
+# 65 tokens and 1,400 outputs are 132 tiles, whose threadgroups add the splits themselves.
 @pytest.mark.parametrize(
     ("tokens", "outputs", "phase"),
     [
@@ -135,7 +135,7 @@ def test_views_of_larger_arrays_and_a_bias(metal: OpSet) -> None:
 
 @pytest.mark.parametrize("tokens", [1, 5, 9, 37])
 def test_a_residual_and_a_bias_are_added(metal: OpSet, tokens: int) -> None:
-    w = quantize(normal((33, 544), seed=2), 32)  # a prompt sums in two parts
+    w = quantize(normal((33, 544), seed=2), 32)  # a prompt sums in two splits
     x, bias = normal((tokens, 544), seed=1), normal((33,), seed=3)
     residual = normal((33, tokens), seed=4).T
     expected = oracle.linear(exact(x), exact(w))

@@ -87,7 +87,7 @@ def matrix_vector() -> None:
 
 
 def matrix_product() -> None:
-    """Two by two tiles with edges in one part, then two unequal parts, apart and in one group."""
+    """Two by two tiles with edges in one split, then two unequal splits, apart and in one group."""
     grid = importlib.import_module("tinyllm_kernels.metal.linear.matrix_product")
     for shape, group, enough in (((37, 128), 64, 128), ((9, 544), 32, 128), ((9, 544), 32, 1)):
         x, w = normal(shape, seed=1), quantize(normal((35, shape[1]), seed=2), group, 4)
@@ -115,7 +115,7 @@ def _multiply_experts(experts: list[int], *, outputs: int, phase: Phase) -> None
 
 
 def decode() -> None:
-    """Nine heads of a group in two tiles, with two parts of the keys, then one part.
+    """Nine heads of a group in two tiles, with two splits of the keys, then one split.
 
     The queries are the last of three tokens. The last keys have scores far from the others. Heads
     of 256 are in three tiles.

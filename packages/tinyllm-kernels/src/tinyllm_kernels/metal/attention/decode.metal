@@ -1,16 +1,16 @@
-// Decode attention: one query of each head against a part of the keys, with an online softmax
-// (Milakov 2018). The simdgroups split the keys of the part. A lane computes every 32nd column.
+// Decode attention: one query of each head against a split of the keys, with an online softmax
+// (Milakov 2018). Each simdgroup reads every fourth key. A lane computes every 32nd column.
 
-// Computes query rows [row0, rows), at most ROWS, against the keys of one part, and passes the
+// Computes query rows [row0, rows), at most ROWS, against the keys of one split, and passes the
 // results to `output.put`. A row keeps its highest score so far (`top`), its sum of weights
 // (`total`) and its weighted sum of values (`sum`). Scores are multiplied by log2(e), so that exp2
 // gives the weights. Threadgroup memory: `sums` has SIMDGROUPS * D numbers, `tops` and `totals`
 // have SIMDGROUPS * ROWS numbers.
 template <int D, int ROWS, int SIMDGROUPS, typename Q, typename Keys, typename Values,
           typename Output>
-void attend_part(Q q, Keys k, Values v, float scale, int row0, int rows, Range keys, Output output,
-                 threadgroup float* sums, threadgroup float* tops, threadgroup float* totals,
-                 int thread_index) {
+void attend_split(Q q, Keys k, Values v, float scale, int row0, int rows, Range keys, Output output,
+                  threadgroup float* sums, threadgroup float* tops, threadgroup float* totals,
+                  int thread_index) {
   constexpr int COLUMNS = (D + 31) / 32;  // columns of a lane: lane, lane + 32, ...
   const int simdgroup = thread_index / 32, lane = thread_index % 32;
 

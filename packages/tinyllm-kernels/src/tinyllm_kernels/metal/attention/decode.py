@@ -1,4 +1,4 @@
-"""Decode attention: one query of each head, with an online softmax over parts of the keys.
+"""Decode attention: one query of each head, with an online softmax over splits of the keys.
 
 The time of a decode step depends on the bytes of keys and values, 4 S D Hkv in 16 bits. A
 threadgroup has four simdgroups. A simdgroup reads every fourth key, and a lane computes D/32
@@ -8,15 +8,15 @@ these are 64 floats. The state of the softmax takes at most 16 more, a key and i
 Threadgroup memory has D floats for each simdgroup and two numbers for each row and simdgroup: 2.3
 KB at D = 128.
 
-One threadgroup for each of the Hkv key heads would leave a GPU idle. The keys are therefore split
-into parts, each with a threadgroup:
+One threadgroup for each of the Hkv key heads would leave a GPU idle. The keys are therefore divided
+into splits, as in flash-decoding, and each split has a threadgroup:
 
-- A part has at least 256 keys. Its output is D + 2 floats for each row. With 8 rows at D = 128,
+- A split has at least 256 keys. Its output is D + 2 floats for each row. With 8 rows at D = 128,
   this is 3% of its input in 16 bits, 6% of 8-bit codes and 11% of 4-bit codes.
-- There are at most 16 parts, which are 128 threadgroups for a model with 8 key heads. Longer
-  sequences have larger parts.
-- The size of a part depends only on S, so that a sequence has the same bits in any batch.
-- A second kernel merges the parts, with one thread for each column.
+- There are at most 16 splits, which are 128 threadgroups for a model with 8 key heads. Longer
+  sequences have larger splits.
+- The size of a split depends only on S, so that a sequence has the same bits in any batch.
+- A second kernel merges the splits, with one thread for each column.
 
 Neighboring lanes share a word of packed keys (32 / BITS codes), a scale and a bias, and read them
 in one access. Dequantizing a number takes a shift, a mask, a multiplication and an addition, once
@@ -38,8 +38,8 @@ SIMDGROUPS = 4
 GROUP = (SIMD * SIMDGROUPS, 1, 1)
 MAX_ROWS = 8  # query heads of a threadgroup
 MAX_NUMBERS = 1024  # numbers of q of a threadgroup: 8 heads of 128, or 4 of 256
-MIN_PART = 256  # smallest number of keys in a part
-MAX_PARTS = 16
+MIN_SPLIT = 256  # smallest number of keys in a split
+MAX_SPLITS = 16
 
 READ = (
     "codes.metal",
@@ -47,18 +47,18 @@ READ = (
     "attention/packed_rows.metal",
     "attention/head_group.metal",
 )
-ATTEND_PART = ("attention/parts.metal", "attention/decode.metal")
+ATTEND_SPLIT = ("attention/splits.metal", "attention/decode.metal")
 
 _MERGE = Kernel(
     "attention_merge",
-    files=("attention/rows.metal", "attention/parts.metal"),
+    files=("attention/rows.metal", "attention/splits.metal"),
     inputs=("partial",),
     outputs=("out",),
     body="""
-    const uint row = threadgroup_position_in_grid.x, parts = partial_shape[2];
+    const uint row = threadgroup_position_in_grid.x, splits = partial_shape[2];
     const uint column = thread_index_in_threadgroup;
-    const device float* parts_of_row = partial + row * parts * (D + 2);
-    out[row * D + column] = T(merge_parts<D>(parts_of_row, parts, column));
+    const device float* splits_of_row = partial + row * splits * (D + 2);
+    out[row * D + column] = T(merge_splits<D>(splits_of_row, splits, column));
     """,
 )
 
@@ -73,15 +73,16 @@ def _decode(keys: KeyFormat) -> Kernel:
     const HeadInBatch head = {heads.batch, heads.kv_head};
     """
     call = """
-    attend_part<D, ROWS, SIMDGROUPS>(
+    attend_split<D, ROWS, SIMDGROUPS>(
         queries_of(q, q_strides, heads), keys, values, scale, heads.row0, heads.group,
-        part_of<MIN_PART, MAX_PARTS>({0, k_shape[2]}, at.x),
-        part_results_of<D, WHOLE>(out, heads.first_head(q_shape[1]), at.x, threadgroups_per_grid.x),
+        keys_of_split<MIN_SPLIT, MAX_SPLITS>({0, k_shape[2]}, at.x),
+        split_results_of<D, WHOLE>(out, heads.first_head(q_shape[1]), at.x,
+                                   threadgroups_per_grid.x),
         sums, tops, totals, thread_index_in_threadgroup);
     """
     return Kernel(
         f"attention_decode{keys.suffix}",
-        files=(*READ, "attention/dense.metal", *ATTEND_PART),
+        files=(*READ, "attention/dense.metal", *ATTEND_SPLIT),
         inputs=("q", *keys.inputs, "scale"),
         outputs=("out",),
         body=declare_head + keys.declaration + call,
@@ -113,16 +114,16 @@ def _decode_step(q: Float[mx.array, "B H 1 D"], stored: StoredKeys, scale: float
     """Compute one query of each head over all keys."""
     rows, heads, _, dim = q.shape
     _, kv_heads, keys = stored.leading_shape
-    parts = parts_at_most(keys)
-    partial = ((rows, heads, parts, dim + 2), mx.float32)
+    splits = split_count(keys)
+    partial = ((rows, heads, splits, dim + 2), mx.float32)
     (out,) = _decode(stored.format)(
         (q, *stored.arrays, scale),
-        [(q.shape, q.dtype) if parts == 1 else partial],
-        groups=(parts, decode_groups(heads, kv_heads, dim), rows),
+        [(q.shape, q.dtype) if splits == 1 else partial],
+        groups=(splits, decode_groups(heads, kv_heads, dim), rows),
         group=GROUP,
-        template=[*decode_template(heads, kv_heads, dim), ("WHOLE", parts == 1), *stored.template],
+        template=[*decode_template(heads, kv_heads, dim), ("WHOLE", splits == 1), *stored.template],
     )
-    if parts > 1:
+    if splits > 1:
         (out,) = _MERGE(
             (out,),
             [(q.shape, q.dtype)],
@@ -133,13 +134,13 @@ def _decode_step(q: Float[mx.array, "B H 1 D"], stored: StoredKeys, scale: float
     return out
 
 
-def parts_at_most(keys: int) -> int:
-    """Return the largest number of parts for up to `keys` visible keys."""
-    return min(MAX_PARTS, math.ceil(keys / MIN_PART))
+def split_count(keys: int) -> int:
+    """Return the number of splits of `keys` visible keys. Fewer keys never have more splits."""
+    return min(MAX_SPLITS, math.ceil(keys / MIN_SPLIT))
 
 
 def decode_groups(heads: int, kv_heads: int, dim: int) -> int:
-    """Return the number of threadgroups for the heads of one sequence and one part of its keys."""
+    """Return the number of threadgroups for the heads of one sequence and one split of its keys."""
     group = heads // kv_heads
     return kv_heads * math.ceil(group / _rows(group, dim))
 
@@ -150,8 +151,8 @@ def decode_template(heads: int, kv_heads: int, dim: int) -> list[tuple[str, int]
         ("D", dim),
         ("ROWS", _rows(heads // kv_heads, dim)),
         ("SIMDGROUPS", SIMDGROUPS),
-        ("MIN_PART", MIN_PART),
-        ("MAX_PARTS", MAX_PARTS),
+        ("MIN_SPLIT", MIN_SPLIT),
+        ("MAX_SPLITS", MAX_SPLITS),
     ]
 
 

@@ -6,7 +6,7 @@ struct HeadGroup {
   int64_t first_head(int heads) const { return int64_t(batch) * heads + kv_head * group; }
 };
 
-// Returns the heads of a threadgroup of a decode kernel. In the grid, x is the part of the keys, y
+// Returns the heads of a threadgroup of a decode kernel. In the grid, x is the split of the keys, y
 // a tile of ROWS heads of a group, and z the sequence. Axis 1 of q and k has the heads, in dense
 // arrays and in pages.
 template <int ROWS, typename Shape>

@@ -1,9 +1,9 @@
 // Matrix product y = x w^T + addend. Four simdgroups compute a tile of y: 32 tokens from
 // `first_token` on by 32 rows of w from `first_row` on.
 //
-// The product sums the units of 32 columns in [begin, end). It adds the units of each part first,
-// and then the parts, so that the result has the same bits if every part has its own threadgroup.
-// Sums are float32. OUT is T, or float for the sum of one part.
+// The product sums the units of 32 columns in [begin, end). It adds the units of each split first,
+// and then the splits, so that the result has the same bits if every split has its own threadgroup.
+// Sums are float32. OUT is T, or float for the sum of one split.
 #include <metal_simdgroup_matrix>
 
 template <typename T>
@@ -15,7 +15,7 @@ template <typename T, typename OUT, int BITS, typename X, typename W, typename S
           typename A>
 void matrix_product(X x, W packed, S scales, B biases, A addend, device OUT* y, uint tokens,
                     uint outputs, uint inputs, uint group_size, uint begin, uint end,
-                    uint part_units, uint first_token, uint first_row, uint thread_index,
+                    uint split_units, uint first_token, uint first_row, uint thread_index,
                     uint simdgroup, threadgroup T* x_tile, threadgroup T* w_tile,
                     threadgroup float* y_tile) {
   constexpr uint STRIDE = Tiles<T>::STRIDE;
@@ -63,8 +63,8 @@ void matrix_product(X x, W packed, S scales, B biases, A addend, device OUT* y, 
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
-    // 3. At the end of a part, add its sum to the total.
-    if ((unit + 1) % part_units == 0 || unit + 1 == end) {
+    // 3. At the end of a split, add its sum to the total.
+    if ((unit + 1) % split_units == 0 || unit + 1 == end) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         total[i / 2][i % 2].thread_elements() += sum[i / 2][i % 2].thread_elements();

@@ -11,10 +11,10 @@ a threadgroup may have. A thread needs 16 registers for sums and eight for facto
 not limit occupancy.
 
 A prompt of 32 tokens and a matrix of 1,024 rows are 32 tiles: too few for a GPU of eight cores or
-more, which runs several threadgroups a core. The columns are therefore summed in up to four parts
-of 256 or more (split K). Below 128 tiles each part has a threadgroup, and a second kernel adds the
-parts, which are stored in float32. A part of a sum costs 4 bytes written and 4 read, which is
-little compared with the weights of 256 columns. From 128 tiles on, one threadgroup adds the parts
+more, which runs several threadgroups a core. The columns are therefore summed in up to four splits
+of 256 or more (split K). Below 128 tiles each split has a threadgroup, and a second kernel adds the
+sums of the splits, which are stored in float32. A sum costs 4 bytes written and 4 read, which is
+little compared with the weights of 256 columns. From 128 tiles on, one threadgroup adds the splits
 of a tile itself, in the same order. The bits of a token therefore do not depend on the number of
 tokens.
 """
@@ -33,8 +33,8 @@ from tinyllm_kernels.metal.linear.addend import Addend, AddendFormat
 SIDE = 32  # tokens of a tile, outputs of a tile, and columns of a unit
 SIMDGROUPS = 4
 ENOUGH_GROUPS = 128  # threadgroups that fill a GPU
-MIN_PART_UNITS = 8  # smallest number of units in a part of a sum
-MAX_PARTS = 4  # largest number of parts of a sum
+MIN_SPLIT_UNITS = 8  # smallest number of units in a split of the columns
+MAX_SPLITS = 4
 SUM_THREADS = 256
 
 FILES = ("codes.metal", "linear/addend.metal", "linear/matrix_product.metal")
@@ -55,10 +55,10 @@ def _matrix_product(addend: AddendFormat) -> Kernel:
     matrix_product<T, OUT, BITS>(
         x, packed, scales, biases, addend, y + ulong(group.z) * tokens * outputs, uint(tokens),
         uint(outputs), uint(inputs), uint(group_size), begin,
-        metal::min(begin + units, uint(inputs) / 32), uint(part_units), group.y * 32, group.x * 32,
+        metal::min(begin + units, uint(inputs) / 32), uint(split_units), group.y * 32, group.x * 32,
         thread_index_in_threadgroup, simdgroup_index_in_threadgroup, x_tile, w_tile, y_tile);
     """
-    sizes = ("tokens", "outputs", "inputs", "group_size", "part_units", "units")
+    sizes = ("tokens", "outputs", "inputs", "group_size", "split_units", "units")
     return Kernel(
         f"matrix_product{addend.suffix}",
         FILES,
@@ -69,37 +69,37 @@ def _matrix_product(addend: AddendFormat) -> Kernel:
 
 
 @functools.cache
-def _sum_of_parts(addend: AddendFormat) -> Kernel:
-    """Make the kernel that adds the parts of split K, for one format of the addend."""
+def _sum_of_splits(addend: AddendFormat) -> Kernel:
+    """Make the kernel that adds the sums of the splits, for one format of the addend."""
     declare_first_token = """
     const uint first_token = 0;
     """
     call = """
-    sum_of_parts<T>(parts, addend, y, uint(count), uint(size), uint(outputs),
+    sum_of_splits<T>(partial, addend, y, uint(count), uint(size), uint(outputs),
                     thread_position_in_grid.x);
     """
     return Kernel(
-        f"sum_of_parts{addend.suffix}",
-        ("codes.metal", "linear/addend.metal", "linear/sum_of_parts.metal"),
-        ("parts", "count", "size", "outputs", *addend.inputs),
+        f"sum_of_splits{addend.suffix}",
+        ("codes.metal", "linear/addend.metal", "linear/sum_of_splits.metal"),
+        ("partial", "count", "size", "outputs", *addend.inputs),
         ("y",),
         declare_first_token + addend.declaration + call,
     )
 
 
-def part_units(inputs: int) -> int:
-    """Return the number of units of 32 columns in a part of a sum, for any number of tokens."""
+def split_units(inputs: int) -> int:
+    """Return the number of units of 32 columns in a split, for any number of tokens."""
     units = inputs // SIDE
-    return -(-units // max(1, min(MAX_PARTS, units // MIN_PART_UNITS)))
+    return -(-units // max(1, min(MAX_SPLITS, units // MIN_SPLIT_UNITS)))
 
 
 def group_units(tokens: int, outputs: int, inputs: int) -> int:
     """Return the number of units that a threadgroup sums.
 
-    These are the units of one part if the tiles do not fill a GPU, and otherwise all units.
+    These are the units of one split if the tiles do not fill a GPU, and otherwise all units.
     """
     tiles = -(-tokens // SIDE) * -(-outputs // SIDE)
-    return part_units(inputs) if tiles < ENOUGH_GROUPS else inputs // SIDE
+    return split_units(inputs) if tiles < ENOUGH_GROUPS else inputs // SIDE
 
 
 def matrix_product(
@@ -109,22 +109,22 @@ def matrix_product(
     tokens, inputs = x.shape
     outputs = w.shape[0]
     units = group_units(tokens, outputs, inputs)
-    parts = -(-inputs // (SIDE * units))
-    sizes = (tokens, outputs, inputs, w.group_size, part_units(inputs), units)
-    # With several parts, the second kernel rounds and adds the addend.
-    dtype = x.dtype if parts == 1 else mx.float32
-    first_addend = addend if parts == 1 else Addend()
+    splits = -(-inputs // (SIDE * units))
+    sizes = (tokens, outputs, inputs, w.group_size, split_units(inputs), units)
+    # With several splits, the second kernel rounds and adds the addend.
+    dtype = x.dtype if splits == 1 else mx.float32
+    first_addend = addend if splits == 1 else Addend()
     (y,) = _matrix_product(first_addend.format)(
         (x, *w.arrays, *sizes, *first_addend.inputs),
-        [((parts, tokens, outputs), dtype)],
-        groups=(-(-outputs // SIDE), -(-tokens // SIDE), parts),
+        [((splits, tokens, outputs), dtype)],
+        groups=(-(-outputs // SIDE), -(-tokens // SIDE), splits),
         group=(SIMD * SIMDGROUPS, 1, 1),
         template=[("T", x.dtype), ("OUT", dtype), ("BITS", w.bits)],
     )
-    if parts > 1:
+    if splits > 1:
         size = tokens * outputs
-        (y,) = _sum_of_parts(addend.format)(
-            (y, parts, size, outputs, *addend.inputs),
+        (y,) = _sum_of_splits(addend.format)(
+            (y, splits, size, outputs, *addend.inputs),
             [((tokens, outputs), x.dtype)],
             groups=(-(-size // SUM_THREADS), 1, 1),
             group=(SUM_THREADS, 1, 1),

@@ -8,15 +8,15 @@ The kernels are those of dense attention, with a block table that gives the addr
 
 - Prefill needs one launch, with a threadgroup for each tile of 32 query rows. Each threadgroup
   finds the sequence of its tile with a prefix sum over the sequences.
-- Decode needs two launches: parts of the keys of each sequence, then the merge of the parts.
+- Decode needs two launches: splits of the keys of each sequence, then the merge of the splits.
 
 The two kernels round differently, so the phase chooses the kernel. In the phase "prefill" a chunk
 of one token is a tile, as in a longer chunk. In the phase "decode" every token is a decode step.
 Without a phase, sequences with one query are decode steps, and longer sequences are tiles. A call
-with both kinds runs both kernels and selects between their outputs. The parts of a sequence depend
+with both kinds runs both kernels and selects between their outputs. The splits of a sequence depend
 only on its own length, so that the sequence has the same bits in any batch.
 
-The results of the parts take R H parts (D + 2) float32 numbers for R sequences: 17 MB for 64
+The results of the splits take R H splits (D + 2) float32 numbers for R sequences: 17 MB for 64
 sequences of 4,096 keys with 32 heads of 128. Their keys and values take 1 GB with 8 key heads in 16
 bits.
 """
@@ -35,14 +35,14 @@ from tinyllm_ops.checks import check_paged_attention
 
 from tinyllm_kernels.metal.attention import HEAD_DIMS
 from tinyllm_kernels.metal.attention.decode import (
-    ATTEND_PART,
+    ATTEND_SPLIT,
     GROUP,
-    MAX_PARTS,
-    MIN_PART,
+    MAX_SPLITS,
+    MIN_SPLIT,
     READ,
     decode_groups,
     decode_template,
-    parts_at_most,
+    split_count,
 )
 from tinyllm_kernels.metal.attention.stored_keys import KeyFormat, StoredKeys
 from tinyllm_kernels.metal.attention.tiles import ATTEND_TILE, TILE, tile_template
@@ -51,7 +51,7 @@ from tinyllm_kernels.metal.kernel import Kernel
 _TABLE = ("block_tables", "cu_seqlens_q", "seq_lens", "window")
 _FILES = (
     *READ,
-    *ATTEND_PART,
+    *ATTEND_SPLIT,
     *ATTEND_TILE,
     "paged_attention/pages.metal",
     "paged_attention/sequences.metal",
@@ -64,8 +64,8 @@ _SEQUENCES = """
 
 
 @functools.cache
-def _decode_parts(keys: KeyFormat) -> Kernel:
-    """Make the kernel for the parts of decode steps, for one format of keys and values."""
+def _decode_splits(keys: KeyFormat) -> Kernel:
+    """Make the kernel for the splits of decode steps, for one format of keys and values."""
     declare_head = """
     threadgroup float sums[SIMDGROUPS * D], tops[SIMDGROUPS * ROWS], totals[SIMDGROUPS * ROWS];
     const uint3 at = threadgroup_position_in_grid;
@@ -73,16 +73,16 @@ def _decode_parts(keys: KeyFormat) -> Kernel:
     const auto head = head_in_pages(sequences.pages(heads.batch), k_shape[2], heads.kv_head);
     """
     call = """
-    attend_part<D, ROWS, SIMDGROUPS>(
+    attend_split<D, ROWS, SIMDGROUPS>(
         queries_from(q, q_strides, min(cu_seqlens_q[heads.batch], q_shape[0] - 1), heads), keys,
         values, scale, heads.row0, heads.group,
-        part_of<MIN_PART, MAX_PARTS>(sequences.visible_to_one(heads.batch), at.x),
-        part_results_of<D, false>(partial, heads.first_head(q_shape[1]), at.x,
+        keys_of_split<MIN_SPLIT, MAX_SPLITS>(sequences.visible_to_one(heads.batch), at.x),
+        split_results_of<D, false>(partial, heads.first_head(q_shape[1]), at.x,
                                   threadgroups_per_grid.x),
         sums, tops, totals, thread_index_in_threadgroup);
     """
     return Kernel(
-        f"paged_attention_parts{keys.suffix}",
+        f"paged_attention_splits{keys.suffix}",
         _FILES,
         ("q", *keys.inputs, *_TABLE, "scale"),
         ("partial",),
@@ -98,7 +98,7 @@ _DECODE_MERGE = Kernel(
     ("out",),
     _SEQUENCES
     + """
-    merge_sequence<T, D, THREADS, MIN_PART, MAX_PARTS>(
+    merge_sequence<T, D, THREADS, MIN_SPLIT, MAX_SPLITS>(
         sequences, partial, out, partial_shape[1], kv_heads, partial_shape[2],
         threadgroup_position_in_grid.x, threadgroup_position_in_grid.y,
         thread_index_in_threadgroup);
@@ -211,12 +211,12 @@ class _Call:
         tokens, heads, dim = self.q.shape
         kv_heads = self.stored.leading_shape[1]
         longest = max(self.page_table.seq_lens)
-        parts = parts_at_most(longest if self.window is None else min(longest, self.window))
+        splits = split_count(longest if self.window is None else min(longest, self.window))
         sequences = len(self.counts)
-        (partial,) = _decode_parts(self.stored.format)(
+        (partial,) = _decode_splits(self.stored.format)(
             (self.q, *self.stored.arrays, *self._table, self.scale),
-            [((sequences, heads, parts, dim + 2), mx.float32)],
-            groups=(parts, decode_groups(heads, kv_heads, dim), sequences),
+            [((sequences, heads, splits, dim + 2), mx.float32)],
+            groups=(splits, decode_groups(heads, kv_heads, dim), sequences),
             group=GROUP,
             template=[*decode_template(heads, kv_heads, dim), *self.stored.template],
         )
@@ -227,7 +227,7 @@ class _Call:
             group=GROUP,
             template=[
                 *(("T", self.q.dtype), ("D", dim), ("THREADS", GROUP[0])),
-                *(("MIN_PART", MIN_PART), ("MAX_PARTS", MAX_PARTS)),
+                *(("MIN_SPLIT", MIN_SPLIT), ("MAX_SPLITS", MAX_SPLITS)),
             ],
             init_value=None if self.counts.count(1) == tokens else 0.0,
         )
