@@ -19,13 +19,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import mlx.core as mx
 import pytest
 from hypothesis import settings
 from metalhost import SWEEP
 from tinyllm_kernels import available, opset
 from tinyllm_layers import Backend
-from tinyllm_ops.testing import TOLERANCE, without_checks
+from tinyllm_ops.testing import without_checks
+from tinyllm_ops.testing.fixtures import dtype, unchecked
+
+__all__ = ["dtype", "native", "ops", "unchecked"]
 
 settings.register_profile("repeatable", max_examples=10, derandomize=True, deadline=None)
 settings.load_profile("repeatable")
@@ -101,17 +103,3 @@ def ops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 def native(ops: Backend) -> ModuleType:
     """The extension, with the kernels of one instruction set."""
     return importlib.import_module("tinyllm_kernels._cpu")
-
-
-@pytest.fixture(params=TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("mlx.core."))
-def dtype(request: pytest.FixtureRequest) -> mx.Dtype:
-    """Run a test with each dtype that ops accept."""
-    chosen: mx.Dtype = request.param
-    return chosen
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Run a test without the run-time check of signatures."""
-    with without_checks():
-        yield

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import mlx.core as mx
 from jaxtyping import Int32
 from tinyllm_ops import PageTable, QuantizedTensor, Weight
+from tinyllm_ops.quantization.tensor import arrays_of
 
 from tinyllm_kernels.cpu.interleaved_tensor import InterleavedTensor
 
@@ -39,9 +40,7 @@ def native_weight(w: Weight, *, int8_activations: bool = False) -> NativeWeight:
 
 def weight_arrays(w: Weight) -> tuple[mx.array, ...]:
     """Return the arrays of a weight in their layout in memory, without copies."""
-    if isinstance(w, InterleavedTensor):
-        return w.interleaved
-    return w.arrays if isinstance(w, QuantizedTensor) else (w,)
+    return w.interleaved if isinstance(w, InterleavedTensor) else arrays_of(w)
 
 
 def page_table_arrays(page_table: PageTable, positions: Int32[mx.array, "T"]) -> PageTableArrays:

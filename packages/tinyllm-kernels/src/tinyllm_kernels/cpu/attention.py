@@ -8,6 +8,7 @@ import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops import Mask, PageTable, Phase, Weight
 from tinyllm_ops.checks import check_attention, check_paged_attention
+from tinyllm_ops.quantization.tensor import map_arrays
 from tinyllm_ops.reference.attention import additive_mask
 
 from tinyllm_kernels import _cpu as native
@@ -81,4 +82,4 @@ def _four_axes(x: mx.array) -> mx.array:
 
 def _stored(x: Weight) -> NativeWeight:
     """Convert keys or values, reshaped to four axes, to the tuple of the extension."""
-    return native_weight(_four_axes(x) if isinstance(x, mx.array) else x.map(_four_axes))
+    return native_weight(map_arrays(_four_axes, x))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import mlx.core as mx
 from jaxtyping import Shaped, UInt32
@@ -67,17 +67,6 @@ class InterleavedTensor(QuantizedTensor):
     def nbytes(self) -> int:
         """Bytes of the codes, scales and biases."""
         return sum(array.nbytes for array in self.interleaved)
-
-    @property
-    def deinterleaved(self) -> QuantizedTensor:
-        """A copy of the tensor in MLX's layout."""
-        return QuantizedTensor(
-            self.packed, self.scales, self.biases, self.group_size, self.bits, self.mode
-        )
-
-    def map(self, transform: Callable[[mx.array], mx.array]) -> QuantizedTensor:
-        """Apply `transform` to codes, scales and biases in MLX's layout."""
-        return self.deinterleaved.map(transform)
 
     def _deinterleave(self, index: int) -> mx.array:
         stored = self.interleaved[index]
