@@ -47,8 +47,8 @@ class Kernel:
         inputs: Sequence[mx.array | int | float],
         outputs: Sequence[tuple[Sequence[int], mx.Dtype]],
         *,
-        groups: tuple[int, int, int],
-        group: tuple[int, int, int],
+        threadgroups_per_grid: tuple[int, int, int],
+        threads_per_threadgroup: tuple[int, int, int],
         template: Sequence[tuple[str, mx.Dtype | int | bool]] = (),
         init_value: float | None = None,
     ) -> list[mx.array]:
@@ -58,18 +58,19 @@ class Kernel:
             inputs: arrays and numbers in the order of their names. A number is in the address space
                 `constant`.
             outputs: shape and dtype of each output. No output may be empty.
-            groups: threadgroups along each axis, at least one.
-            group: threads of a threadgroup along each axis.
+            threadgroups_per_grid: number along each axis, at least one.
+            threads_per_threadgroup: number along each axis.
             template: name and value of each template parameter, a constant at compile time.
             init_value: initial value of the outputs, for a kernel that does not write all of them.
         """
-        x, y, z = (count * size for count, size in zip(groups, group, strict=True))
+        counts = zip(threadgroups_per_grid, threads_per_threadgroup, strict=True)
+        x, y, z = (threadgroups * threads for threadgroups, threads in counts)
         results = mlx_kernel(self)(
             inputs=list(inputs),
             output_shapes=[tuple(shape) for shape, _ in outputs],
             output_dtypes=[dtype for _, dtype in outputs],
-            grid=(x, y, z),  # MLX counts threads here, not groups
-            threadgroup=group,
+            grid=(x, y, z),  # MLX counts threads here, not threadgroups
+            threadgroup=threads_per_threadgroup,
             template=list(template),
             init_value=init_value,
         )

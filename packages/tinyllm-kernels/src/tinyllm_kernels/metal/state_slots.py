@@ -20,7 +20,7 @@ from tinyllm_ops import NO_STATE, StateTable
 
 @dataclass(frozen=True, eq=False)
 class StateSlots:
-    """Numbers of a `StateTable` for kernels.
+    """A `StateTable` in the form that kernels use: by token, with output rows for saved states.
 
     Attributes:
         starts: index of the first token of each token's sequence.
@@ -55,7 +55,7 @@ class StateSlots:
 
 @functools.lru_cache(maxsize=4)
 def state_slots(table: StateTable) -> StateSlots:
-    """Return the numbers of a pass, made once for all of its layers."""
+    """Convert the table of a pass, once for all of its layers."""
     pairs = list(zip(table.load_slots, pairwise(table.cu_seqlens), strict=True))
     starts = [first for _, (first, end) in pairs for _ in range(first, end)]
     loads = [load for load, (first, end) in pairs for _ in range(first, end)]
@@ -63,8 +63,8 @@ def state_slots(table: StateTable) -> StateSlots:
     if len(saved) == table.num_slots:  # every slot, because no slot is saved twice
         rows, slots = list(table.save_slots), None
     else:
-        counts = count()
-        rows = [slot if slot == NO_STATE else next(counts) for slot in table.save_slots]
+        row_numbers = count()
+        rows = [slot if slot == NO_STATE else next(row_numbers) for slot in table.save_slots]
         slots = _int32(saved)
     return StateSlots(_int32(starts), _int32(loads), _int32(rows), len(saved), slots)
 

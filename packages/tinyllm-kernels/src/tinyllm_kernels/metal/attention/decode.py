@@ -35,19 +35,19 @@ from tinyllm_kernels.metal.attention.stored_keys import KeyFormat, StoredKeys
 from tinyllm_kernels.metal.kernel import SIMD, Kernel
 
 SIMDGROUPS = 4
-GROUP = (SIMD * SIMDGROUPS, 1, 1)
+THREADGROUP = (SIMD * SIMDGROUPS, 1, 1)
 MAX_ROWS = 8  # query heads of a threadgroup
 MAX_NUMBERS = 1024  # numbers of q of a threadgroup: 8 heads of 128, or 4 of 256
 MIN_SPLIT = 256  # smallest number of keys in a split
 MAX_SPLITS = 16
 
-READ = (
+READ_FILES = (
     "codes.metal",
     "attention/rows.metal",
     "attention/packed_rows.metal",
     "attention/head_group.metal",
 )
-ATTEND_SPLIT = ("attention/splits.metal", "attention/decode.metal")
+SPLIT_FILES = ("attention/splits.metal", "attention/decode.metal")
 
 _MERGE = Kernel(
     "attention_merge",
@@ -82,7 +82,7 @@ def _decode(keys: KeyFormat) -> Kernel:
     """
     return Kernel(
         f"attention_decode{keys.suffix}",
-        files=(*READ, "attention/dense.metal", *ATTEND_SPLIT),
+        files=(*READ_FILES, "attention/dense.metal", *SPLIT_FILES),
         inputs=("q", *keys.inputs, "scale"),
         outputs=("out",),
         body=declare_head + keys.declaration + call,
@@ -119,16 +119,16 @@ def _decode_step(q: Float[mx.array, "B H 1 D"], stored: StoredKeys, scale: float
     (out,) = _decode(stored.format)(
         (q, *stored.arrays, scale),
         [(q.shape, q.dtype) if splits == 1 else partial],
-        groups=(splits, decode_groups(heads, kv_heads, dim), rows),
-        group=GROUP,
+        threadgroups_per_grid=(splits, decode_groups(heads, kv_heads, dim), rows),
+        threads_per_threadgroup=THREADGROUP,
         template=[*decode_template(heads, kv_heads, dim), ("WHOLE", splits == 1), *stored.template],
     )
     if splits > 1:
         (out,) = _MERGE(
             (out,),
             [(q.shape, q.dtype)],
-            groups=(rows * heads, 1, 1),
-            group=(dim, 1, 1),
+            threadgroups_per_grid=(rows * heads, 1, 1),
+            threads_per_threadgroup=(dim, 1, 1),
             template=[("T", q.dtype), ("D", dim)],
         )
     return out

@@ -23,14 +23,14 @@ import math
 import mlx.core as mx
 from jaxtyping import Float
 
-from tinyllm_kernels.metal.attention.decode import GROUP, READ
+from tinyllm_kernels.metal.attention.decode import READ_FILES, THREADGROUP
 from tinyllm_kernels.metal.attention.stored_keys import KeyFormat, StoredKeys
 from tinyllm_kernels.metal.kernel import Kernel
 
 TILE = 32  # query rows, as in key_tile.metal
 ROW_BYTES = 512  # of a tile, without padding: 256 columns in 16 bits, or 128 in float32
 
-ATTEND_TILE = ("attention/key_tile.metal", "attention/tiles.metal")
+TILE_FILES = ("attention/key_tile.metal", "attention/tiles.metal")
 
 
 @functools.cache
@@ -50,7 +50,7 @@ def _tiles(keys: KeyFormat) -> Kernel:
     """
     return Kernel(
         f"attention_tiles{keys.suffix}",
-        files=(*READ, "attention/dense.metal", *ATTEND_TILE),
+        files=(*READ_FILES, "attention/dense.metal", *TILE_FILES),
         inputs=("q", *keys.inputs, "scale", "before"),
         outputs=("out",),
         body=declare_head + keys.declaration + call,
@@ -68,8 +68,8 @@ def tiles(
     (out,) = _tiles(stored.format)(
         (q, *stored.arrays, scale, before),
         [(q.shape, q.dtype)],
-        groups=(math.ceil(heads // kv_heads * length / TILE), kv_heads, rows),
-        group=GROUP,
+        threadgroups_per_grid=(math.ceil(heads // kv_heads * length / TILE), kv_heads, rows),
+        threads_per_threadgroup=THREADGROUP,
         template=[*tile_template(q.dtype, dim), *stored.template],
     )
     return out

@@ -45,13 +45,13 @@ def causal_conv(
     if x.size == 0:
         return x, slots
     tokens, channels = x.shape
-    numbers = state_slots(state_table)
+    states = state_slots(state_table)
     y, saved = _CAUSAL_CONV(
-        (x, weight, slots, numbers.starts, numbers.loads, numbers.rows, channels),
-        [(x.shape, x.dtype), ((max(1, numbers.num_rows), *slots.shape[1:]), slots.dtype)],
-        groups=(-(-channels // THREADS), tokens, 1),
-        group=(THREADS, 1, 1),
+        (x, weight, slots, states.starts, states.loads, states.rows, channels),
+        [(x.shape, x.dtype), ((max(1, states.num_rows), *slots.shape[1:]), slots.dtype)],
+        threadgroups_per_grid=(-(-channels // THREADS), tokens, 1),
+        threads_per_threadgroup=(THREADS, 1, 1),
         template=[("T", x.dtype), ("K", weight.shape[1])],
-        init_value=0.0 if numbers.num_rows == 0 else None,
+        init_value=0.0 if states.num_rows == 0 else None,
     )
-    return y, numbers.store(slots, saved)
+    return y, states.store(slots, saved)

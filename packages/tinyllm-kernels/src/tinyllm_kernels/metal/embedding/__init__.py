@@ -38,8 +38,8 @@ def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*
     (y,) = _EMBEDDING(
         (ids.reshape(-1).astype(mx.int32), *w.arrays, dim, w.group_size),
         [((*ids.shape, dim), w.scales.dtype)],
-        groups=(-(-dim // THREADS), ids.size, 1),
-        group=(THREADS, 1, 1),
+        threadgroups_per_grid=(-(-dim // THREADS), ids.size, 1),
+        threads_per_threadgroup=(THREADS, 1, 1),
         template=[("T", w.scales.dtype), ("BITS", w.bits)],
     )
     return y

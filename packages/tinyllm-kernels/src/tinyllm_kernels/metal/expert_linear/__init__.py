@@ -80,17 +80,17 @@ def expert_linear(
     values = (x, *w.arrays, experts.flatten().astype(mx.int32))
     template: list[tuple[str, mx.Dtype | int | bool]] = [("T", x.dtype), ("BITS", w.bits)]
     if (phase or phase_of(x, MAX_ROWS)) == "decode":
-        kernel, lanes = _DECODE, SIMD * simdgroup_count(inputs)
-        groups = (-(-outputs // ROWS), rows, 1)
+        kernel, threads = _DECODE, SIMD * simdgroup_count(inputs)
+        threadgroups = (-(-outputs // ROWS), rows, 1)
         template += [("TOKENS", 1), ("ROWS", ROWS)]
     else:
-        kernel, lanes = _PREFILL, SIMD * SIMDGROUPS
-        groups = (-(-outputs // SIDE), -(-rows // SIDE), 1)
+        kernel, threads = _PREFILL, SIMD * SIMDGROUPS
+        threadgroups = (-(-outputs // SIDE), -(-rows // SIDE), 1)
     (y,) = kernel(
         (*values, rows, outputs, inputs, w.group_size),
         [((*experts.shape, outputs), x.dtype)],
-        groups=groups,
-        group=(lanes, 1, 1),
+        threadgroups_per_grid=threadgroups,
+        threads_per_threadgroup=(threads, 1, 1),
         template=template,
     )
     return y

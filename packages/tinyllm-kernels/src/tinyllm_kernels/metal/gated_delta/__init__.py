@@ -73,19 +73,20 @@ def gated_delta(
     if v.size == 0 or q.size == 0:
         return mx.zeros(v.shape, v.dtype), slots
     _, heads, value_dim = v.shape
-    numbers, table = state_slots(state_table), state_table.arrays
+    sequences = len(state_table.load_slots)
+    states, table = state_slots(state_table), state_table.arrays
     # q, k and v are parts of the same rows, and are read in place. The other arrays are contiguous
     # in a model.
     gates_and_state = (mx.contiguous(x) for x in (a, b, a_log, dt_bias, slots))
     o, saved = _GATED_DELTA(
-        (q, k, v, *gates_and_state, table.cu_seqlens, table.load_slots, numbers.rows),
-        [(v.shape, v.dtype), ((max(1, numbers.num_rows), *slots.shape[1:]), slots.dtype)],
-        groups=(-(-value_dim // (ROWS * SIMDGROUPS)), heads, len(state_table.load_slots)),
-        group=(SIMD * SIMDGROUPS, 1, 1),
+        (q, k, v, *gates_and_state, table.cu_seqlens, table.load_slots, states.rows),
+        [(v.shape, v.dtype), ((max(1, states.num_rows), *slots.shape[1:]), slots.dtype)],
+        threadgroups_per_grid=(-(-value_dim // (ROWS * SIMDGROUPS)), heads, sequences),
+        threads_per_threadgroup=(SIMD * SIMDGROUPS, 1, 1),
         template=[
             *(("T", v.dtype), ("DK", q.shape[-1])),
             *(("ROWS", ROWS), ("SIMDGROUPS", SIMDGROUPS)),
         ],
-        init_value=0.0 if numbers.num_rows == 0 else None,
+        init_value=0.0 if states.num_rows == 0 else None,
     )
-    return o, numbers.store(slots, saved)
+    return o, states.store(slots, saved)

@@ -48,8 +48,8 @@ def gated_rms_norm(
     (y,) = _GATED_RMS_NORM(
         (x, gate, weight, rows, dim, float(eps)),
         [(x.shape, x.dtype)],
-        groups=(1, -(-rows // ROWS_PER_GROUP), 1),
-        group=(SIMD, ROWS_PER_GROUP, 1),
+        threadgroups_per_grid=(1, -(-rows // ROWS_PER_GROUP), 1),
+        threads_per_threadgroup=(SIMD, ROWS_PER_GROUP, 1),
         template=[("T", x.dtype)],
     )
     return y

@@ -117,8 +117,8 @@ def matrix_product(
     (y,) = _matrix_product(first_addend.format)(
         (x, *w.arrays, *sizes, *first_addend.inputs),
         [((splits, tokens, outputs), dtype)],
-        groups=(-(-outputs // SIDE), -(-tokens // SIDE), splits),
-        group=(SIMD * SIMDGROUPS, 1, 1),
+        threadgroups_per_grid=(-(-outputs // SIDE), -(-tokens // SIDE), splits),
+        threads_per_threadgroup=(SIMD * SIMDGROUPS, 1, 1),
         template=[("T", x.dtype), ("OUT", dtype), ("BITS", w.bits)],
     )
     if splits > 1:
@@ -126,8 +126,8 @@ def matrix_product(
         (y,) = _sum_of_splits(addend.format)(
             (y, splits, size, outputs, *addend.inputs),
             [((tokens, outputs), x.dtype)],
-            groups=(-(-size // SUM_THREADS), 1, 1),
-            group=(SUM_THREADS, 1, 1),
+            threadgroups_per_grid=(-(-size // SUM_THREADS), 1, 1),
+            threads_per_threadgroup=(SUM_THREADS, 1, 1),
             template=[("T", x.dtype)],
         )
     return y.reshape(tokens, outputs)

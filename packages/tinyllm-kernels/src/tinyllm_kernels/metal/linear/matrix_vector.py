@@ -82,8 +82,8 @@ def matrix_vector(
     (y,) = _matrix_vector(addend.format)(
         (x, *w.arrays, tokens, outputs, inputs, w.group_size, *addend.inputs),
         [((tokens, outputs), x.dtype)],
-        groups=(-(-outputs // ROWS), -(-tokens // group_tokens), 1),
-        group=(SIMD * simdgroup_count(inputs), 1, 1),
+        threadgroups_per_grid=(-(-outputs // ROWS), -(-tokens // group_tokens), 1),
+        threads_per_threadgroup=(SIMD * simdgroup_count(inputs), 1, 1),
         template=[("T", x.dtype), ("BITS", w.bits), ("TOKENS", group_tokens), ("ROWS", ROWS)],
     )
     return y

@@ -35,24 +35,24 @@ from tinyllm_ops.checks import check_paged_attention
 
 from tinyllm_kernels.metal.attention import HEAD_DIMS
 from tinyllm_kernels.metal.attention.decode import (
-    ATTEND_SPLIT,
-    GROUP,
     MAX_SPLITS,
     MIN_SPLIT,
-    READ,
+    READ_FILES,
+    SPLIT_FILES,
+    THREADGROUP,
     decode_groups,
     decode_template,
     split_count,
 )
 from tinyllm_kernels.metal.attention.stored_keys import KeyFormat, StoredKeys
-from tinyllm_kernels.metal.attention.tiles import ATTEND_TILE, TILE, tile_template
+from tinyllm_kernels.metal.attention.tiles import TILE, TILE_FILES, tile_template
 from tinyllm_kernels.metal.kernel import Kernel
 
 _TABLE = ("block_tables", "cu_seqlens_q", "seq_lens", "window")
 _FILES = (
-    *READ,
-    *ATTEND_SPLIT,
-    *ATTEND_TILE,
+    *READ_FILES,
+    *SPLIT_FILES,
+    *TILE_FILES,
     "paged_attention/pages.metal",
     "paged_attention/sequences.metal",
     "paged_attention/kernel.metal",
@@ -216,17 +216,17 @@ class _Call:
         (partial,) = _decode_splits(self.stored.format)(
             (self.q, *self.stored.arrays, *self._table, self.scale),
             [((sequences, heads, splits, dim + 2), mx.float32)],
-            groups=(splits, decode_groups(heads, kv_heads, dim), sequences),
-            group=GROUP,
+            threadgroups_per_grid=(splits, decode_groups(heads, kv_heads, dim), sequences),
+            threads_per_threadgroup=THREADGROUP,
             template=[*decode_template(heads, kv_heads, dim), *self.stored.template],
         )
         (out,) = _DECODE_MERGE(
             (partial, *self._table, kv_heads),
             [(self.q.shape, self.q.dtype)],
-            groups=(sequences, kv_heads, 1),
-            group=GROUP,
+            threadgroups_per_grid=(sequences, kv_heads, 1),
+            threads_per_threadgroup=THREADGROUP,
             template=[
-                *(("T", self.q.dtype), ("D", dim), ("THREADS", GROUP[0])),
+                *(("T", self.q.dtype), ("D", dim), ("THREADS", THREADGROUP[0])),
                 *(("MIN_SPLIT", MIN_SPLIT), ("MAX_SPLITS", MAX_SPLITS)),
             ],
             init_value=None if self.counts.count(1) == tokens else 0.0,
@@ -242,8 +242,8 @@ class _Call:
         (out,) = _prefill(self.stored.format)(
             (self.q, *self.stored.arrays, *self._table, self.scale, min_queries),
             [(self.q.shape, self.q.dtype)],
-            groups=(sum(-(-count * group // TILE) for count in chunks), kv_heads, 1),
-            group=GROUP,
+            threadgroups_per_grid=(sum(-(-count * group // TILE) for count in chunks), kv_heads, 1),
+            threads_per_threadgroup=THREADGROUP,
             template=[*tile_template(self.q.dtype, dim), *self.stored.template],
             init_value=None if sum(chunks) == tokens else 0.0,
         )

@@ -43,8 +43,8 @@ def rms_norm(
     (y,) = _RMS_NORM(
         (x, weight, dim, float(eps)),
         [(x.shape, x.dtype)],
-        groups=(x.size // dim, 1, 1),
-        group=(SIMD * simdgroups, 1, 1),
+        threadgroups_per_grid=(x.size // dim, 1, 1),
+        threads_per_threadgroup=(SIMD * simdgroups, 1, 1),
         template=[("T", x.dtype)],
     )
     return y

@@ -138,8 +138,8 @@ def _rotate(
             *(*sizes, magnitude(scaling), *norm),
         ),
         [(shape, x.dtype)],
-        groups=(1, -(-head_count // HEADS_PER_GROUP), 1),
-        group=(SIMD, HEADS_PER_GROUP, 1),
+        threadgroups_per_grid=(1, -(-head_count // HEADS_PER_GROUP), 1),
+        threads_per_threadgroup=(SIMD, HEADS_PER_GROUP, 1),
         template=[("T", x.dtype), ("TRADITIONAL", traditional)],
     )
     return y

@@ -42,8 +42,8 @@ def softmax(x: Float[mx.array, "*shape"], axis: int = -1) -> Float[mx.array, "*s
     (y,) = _SOFTMAX(
         (x, dim),
         [(x.shape, x.dtype)],
-        groups=(x.size // dim, 1, 1),
-        group=(SIMD * simdgroups, 1, 1),
+        threadgroups_per_grid=(x.size // dim, 1, 1),
+        threads_per_threadgroup=(SIMD * simdgroups, 1, 1),
         template=[("T", x.dtype)],
     )
     return y

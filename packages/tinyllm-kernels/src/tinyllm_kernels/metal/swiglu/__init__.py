@@ -34,8 +34,8 @@ def swiglu(
     (y,) = _SWIGLU(
         (gate.reshape(-1), up.reshape(-1), gate.size),
         [(gate.shape, gate.dtype)],
-        groups=(-(-gate.size // THREADS), 1, 1),
-        group=(THREADS, 1, 1),
+        threadgroups_per_grid=(-(-gate.size // THREADS), 1, 1),
+        threads_per_threadgroup=(THREADS, 1, 1),
         template=[("T", gate.dtype)],
     )
     return y
