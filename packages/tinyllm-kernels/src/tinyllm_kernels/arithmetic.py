@@ -58,11 +58,11 @@ class Arithmetic:
         if dtype not in DTYPES:
             raise ValueError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
         device = "gpu" if on_gpu() else "cpu"
-        chosen, note = _automatic() if ops == "auto" else (opset(ops), "")
-        kept = DTYPES[dtype]
-        if dtype == "auto" and device == "cpu" and chosen.name == "mlx":
-            kept = mx.float32
-        return cls(chosen, kept, device, note)
+        chosen_ops, note = _automatic() if ops == "auto" else (opset(ops), "")
+        chosen_dtype = DTYPES[dtype]
+        if dtype == "auto" and device == "cpu" and chosen_ops.name == "mlx":
+            chosen_dtype = mx.float32
+        return cls(chosen_ops, chosen_dtype, device, note)
 
 
 def _automatic() -> tuple[OpSet, str]:

@@ -9,9 +9,9 @@ import mlx.core as mx
 from tinyllm_ops import MLX, REFERENCE, OpSet
 
 from tinyllm_kernels.cpu.extension import (
-    check_extension,
     describe_extension,
     describe_int8_products,
+    load_extension,
 )
 from tinyllm_kernels.errors import BackendError
 
@@ -91,7 +91,7 @@ def on_gpu() -> bool:
 
 
 def _load_cpu() -> OpSet:
-    check_extension()
+    load_extension()
     # Import here: the module imports the extension, which may be absent.
     from tinyllm_kernels.cpu.opset import CPU
 

@@ -7,7 +7,9 @@ from importlib.resources import files
 from types import ModuleType
 
 import mlx.core as mx
+from tinyllm_ops import QuantizedTensor
 
+from tinyllm_kernels.cpu.arguments import native_weight
 from tinyllm_kernels.errors import BackendError, BrokenBackendError
 
 _REASON_FILE = "no_cpu_backend.txt"
@@ -19,7 +21,7 @@ def describe_extension() -> str:
     Raises:
         BackendError: if the extension is absent or broken.
     """
-    native = _checked_extension()
+    native = load_extension()
     try:
         name, threads = native.chosen_instruction_set(), native.thread_count()
     except ValueError as error:  # an invalid environment variable for the number of threads
@@ -35,20 +37,21 @@ def describe_int8_products() -> str:
             8-bit activations.
     """
     description = describe_extension()
-    native = _checked_extension()
+    native = load_extension()
     codes, scales = mx.zeros((16, 64), mx.uint32), mx.zeros((16, 8), mx.bfloat16)
-    if not native.uses_int8_activations((codes, scales, scales, 64, 4, "affine", 0, True)):
+    weight = QuantizedTensor(codes, scales, scales, group_size=64, bits=4)
+    if not native.uses_int8_activations(native_weight(weight, int8_activations=True)):
         name = native.chosen_instruction_set()
         raise BackendError(f"there are no products of 8-bit activations for {name}: use `cpu`")
     return f"{description}, activations of 8 bits"
 
 
-def check_extension() -> None:
-    """Raise BackendError unless the extension loads and accepts arrays of the installed MLX."""
-    _checked_extension()
+def load_extension() -> ModuleType:
+    """Return the extension `tinyllm_kernels._cpu`.
 
-
-def _checked_extension() -> ModuleType:
+    Raises:
+        BackendError: if the extension does not load, or was built for another version of MLX.
+    """
     try:
         native = importlib.import_module("tinyllm_kernels._cpu")
     except ModuleNotFoundError:

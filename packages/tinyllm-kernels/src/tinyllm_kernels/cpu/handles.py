@@ -122,30 +122,30 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
     dtypes = {w.dtype for w in dense if isinstance(w, mx.array)}
     if len(dtypes) > 1 or not dtypes.issubset(_FLOATING):
         return None
-    converted = partial(native_weight, int8_activations=core.ops.linear is int8_linear)
-    feed_forward = _feed_forward(layer, converted)
-    shared = core.communicator.size > 1 or mlp.communicator.size > 1
+    to_native = partial(native_weight, int8_activations=core.ops.linear is int8_linear)
+    feed_forward = _feed_forward(layer, to_native)
+    is_distributed = core.communicator.size > 1 or mlp.communicator.size > 1
     return LayerHandle(
         layer=layer,
-        mixer=mixer_handle(layer.input_norm, mixer, converted),
+        mixer=mixer_handle(layer.input_norm, mixer, to_native),
         attention=None if isinstance(core, GatedDeltaNet) else core,
         state=core.state_shape if isinstance(core, GatedDeltaNet) else None,
         feed_forward=feed_forward,
         input_spec=InputSpec(
-            dtypes.pop(), core.hidden_size, whole=feed_forward is not None and not shared
+            dtypes.pop(), core.hidden_size, whole=feed_forward is not None and not is_distributed
         ),
     )
 
 
 def _feed_forward(
-    layer: DecoderLayer, converted: Callable[[Weight], NativeWeight]
+    layer: DecoderLayer, to_native: Callable[[Weight], NativeWeight]
 ) -> native.FeedForwardHandle | None:
     """Make the handle of an MLP or MoE.
 
     The result is None if there is a shared expert, or another process holds some of the experts.
     """
     mlp, norm = layer.mlp, layer.post_attention_norm
-    gate, up, down = (converted(w) for w in (mlp.w_gate, mlp.w_up, mlp.w_down))
+    gate, up, down = (to_native(w) for w in (mlp.w_gate, mlp.w_up, mlp.w_down))
     residual = mlp.communicator.rank == 0
     if isinstance(mlp, MLP):
         return native.mlp_handle((norm.weight, norm.eps), gate, up, down, adds_residual=residual)

@@ -54,9 +54,10 @@ def make_groups(
         stop: the layer after the last one.
         phase: the phase of the passes.
     """
-    groups, most = [], LAYERS_PER_PRIMITIVE if phase == "decode" else stop - first
-    for start in range(first, stop, most):
-        span = slice(start, min(start + most, stop))
+    groups = []
+    size = LAYERS_PER_PRIMITIVE if phase == "decode" else stop - first
+    for start in range(first, stop, size):
+        span = slice(start, min(start + size, stop))
         own = [handle for handle in handles[span] if handle is not None]
         feed_forward = [each.feed_forward for each in own if each.feed_forward is not None]
         group = native.layer_group([each.mixer for each in own], feed_forward)
@@ -113,7 +114,7 @@ def native_page_table(batch: Batch) -> native.PageTableArrays:
     return page_table_arrays(batch.page_table, positions.reshape(-1))
 
 
-def reserved(
+def reserve_arrays(
     x: Float[mx.array, "B L E"], batch: Batch, group: LayerGroup, caches: Sequence[DenseCache]
 ) -> list[mx.array]:
     """Return the array of each dense cache of a group, with capacity for the tokens of x."""
@@ -201,7 +202,7 @@ def run_dense(
     """
     states = GroupStates(batch, group, caches)
     own = cast("Sequence[DenseCache]", attention_caches(group, caches))
-    stored = reserved(x, batch, group, own)
+    stored = reserve_arrays(x, batch, group, own)
     y, *written = native.layers(x, group.native, stored, offset, batch.phase, states.native())
     states.commit(written[len(own) :])
     for cache, updated in zip(own, written, strict=False):

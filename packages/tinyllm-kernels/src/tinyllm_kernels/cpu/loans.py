@@ -26,7 +26,7 @@ from tinyllm_kernels.cpu.layer_groups import (
     native_page_table,
     page_arrays,
     pages_of_arrays,
-    reserved,
+    reserve_arrays,
 )
 
 Stored_co = TypeVar("Stored_co", covariant=True)
@@ -91,7 +91,7 @@ class DenseLoan(StackLoan[mx.array], TokenLoan[mx.array]):
         caches: Sequence[DenseCache],
     ) -> None:
         """Borrow the arrays of caches, with capacity for the tokens of the batch."""
-        arrays = reserved(x, batch, group, caches)
+        arrays = reserve_arrays(x, batch, group, caches)
         StackLoan.__init__(self, x, group, arrays)
         TokenLoan.__init__(self, caches[0].offset)
         self._last = self.length  # the first token of the latest pass

@@ -41,20 +41,20 @@ def mixer_weights(mixer: Mixer) -> list[Weight | None]:
 
 
 def mixer_handle(
-    norm: RMSNorm, mixer: Mixer, native_weight: Callable[[Weight], NativeWeight]
+    norm: RMSNorm, mixer: Mixer, to_native: Callable[[Weight], NativeWeight]
 ) -> native.AttentionHandle | native.DeltaNetHandle:
     """Make the handle of the first half of a layer.
 
     Args:
         norm: the norm before the layer.
         mixer: the layer.
-        native_weight: converts a weight for the products of the layer.
+        to_native: converts a weight for the products of the layer.
     """
     before = norm.weight, norm.eps
     if isinstance(mixer, GatedDeltaNet):
         return native.DeltaNetHandle(
             before,
-            [native_weight(w) for w in (mixer.wqkv, mixer.wz, mixer.wb, mixer.wa, mixer.wo)],
+            [to_native(w) for w in (mixer.wqkv, mixer.wz, mixer.wb, mixer.wa, mixer.wo)],
             mixer.conv,
             mixer.a_log,
             mixer.dt_bias,
@@ -64,23 +64,23 @@ def mixer_handle(
             adds_residual=True,
         )
     if isinstance(mixer, GatedAttention):
-        return _attention_handle(before, mixer.attention, mixer.wg, native_weight)
-    return _attention_handle(before, mixer, None, native_weight)
+        return _attention_handle(before, mixer.attention, mixer.wg, to_native)
+    return _attention_handle(before, mixer, None, to_native)
 
 
 def _attention_handle(
     norm: tuple[mx.array, float],
     attention: GroupedQueryAttention,
     gate: Weight | None,
-    native_weight: Callable[[Weight], NativeWeight],
+    to_native: Callable[[Weight], NativeWeight],
 ) -> native.AttentionHandle:
     rotary, biases = attention.rope, attention.biases
     return native.AttentionHandle(
         norm,
-        (native_weight(attention.wq), biases.q),
-        (native_weight(attention.wk), biases.k),
-        (native_weight(attention.wv), biases.v),
-        (native_weight(attention.wo), biases.o),
+        (to_native(attention.wq), biases.q),
+        (to_native(attention.wk), biases.k),
+        (to_native(attention.wv), biases.v),
+        (to_native(attention.wo), biases.o),
         head_dim=attention.head_dim,
         rope=(
             frequencies(rotary.dims, rotary.base, rotary.scaling),
@@ -89,6 +89,6 @@ def _attention_handle(
         ),
         q_norm=(attention.q_norm, attention.norm_eps),
         k_norm=(attention.k_norm, attention.norm_eps),
-        gate=None if gate is None else native_weight(gate),
+        gate=None if gate is None else to_native(gate),
         adds_residual=True,
     )

@@ -150,22 +150,22 @@ class NativeStack:
         for rope in self._ropes:
             rope.check(batch.positions, batch.length)
         self._copies.check()
-        whole = self._all_layers
-        if whole is not None and caches[0].lent is not None:
+        group = self._all_layers
+        if group is not None and caches[0].lent is not None:
             loan, _ = caches[0].lent
-            if isinstance(loan, StackLoan) and loan.serves(x, batch, whole, caches):
-                return loan.run(x, batch, whole)
+            if isinstance(loan, StackLoan) and loan.serves(x, batch, group, caches):
+                return loan.run(x, batch, group)
         fastest = [fastest_path(x, spec) for spec in self._specs]
         paths = choose_paths(batch, x.dtype, [fastest[i] for i in self._spec_of_layer], caches)
         segments = [(path, len(list(layers))) for path, layers in groupby(paths)]
-        if whole is not None and len(segments) == 1:
+        if group is not None and len(segments) == 1:
             # A prompt takes so long that the objects of each layer cost nothing in comparison, and
             # its callers evaluate the arrays of dense caches after each chunk.
             if paths[0].kind == "dense" and batch.phase == "decode":
-                return lend_dense(x, batch, whole, cast("Sequence[DenseCache]", caches))
+                return lend_dense(x, batch, group, cast("Sequence[DenseCache]", caches))
             if paths[0].kind == "paged":
                 pages = cast("Sequence[PagedCache]", caches)
-                return lend_pages(x, batch, whole, pages, paths[0].page_format)
+                return lend_pages(x, batch, group, pages, paths[0].page_format)
         first = 0
         for path, count in segments:
             x = self._run(x, batch, path, first, first + count, caches)
