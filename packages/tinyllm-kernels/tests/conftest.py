@@ -45,6 +45,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     These are cases of the middle instruction sets, cases with metalhost settings other than the
     first of the sweep, and cases that add no pair of parameter values to a sample.
     """
+    middle = INSTRUCTION_SETS[1:-1]
     cases: dict[tuple[str, object], list[pytest.Function]] = defaultdict(list)
     for item in items:
         is_ours = item.path.is_relative_to(Path(__file__).parent)
@@ -53,16 +54,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         params: dict[str, Any] = item.callspec.params
         isa, sweep = params.get("ops"), params.get("metal_sweep")
         cases[item.nodeid.partition("[")[0], repr(isa or sweep)].append(item)
-        if isa in INSTRUCTION_SETS[1:-1] or sweep not in (None, *FIRST):
+        if isa in middle or sweep not in (None, *FIRST):
             item.add_marker(pytest.mark.exhaustive)
-    more = [item for found in cases.values() for item in _without_new_pair(found)]
-    for item in more:
+    redundant = [item for found in cases.values() for item in _without_new_pair(found)]
+    for item in redundant:
         item.add_marker(pytest.mark.exhaustive)
     if os.environ.get("TINYLLM_TEST_ISAS") == "all":
         return
-    left = {item for item in more if item.callspec.params.get("ops") in INSTRUCTION_SETS[1:-1]}
-    config.hook.pytest_deselected(items=list(left))
-    items[:] = [item for item in items if item not in left]
+    deselected = {item for item in redundant if item.callspec.params.get("ops") in middle}
+    config.hook.pytest_deselected(items=list(deselected))
+    items[:] = [item for item in items if item not in deselected]
 
 
 def _without_new_pair(cases: list[pytest.Function]) -> list[pytest.Function]:
@@ -73,14 +74,14 @@ def _without_new_pair(cases: list[pytest.Function]) -> list[pytest.Function]:
     such as a dtype and a format. A test with one parameter keeps all of its cases.
     """
     seen: set[tuple[object, ...]] = set()
-    left = []
+    redundant = []
     for case in sorted(cases, key=lambda case: zlib.crc32(case.name.encode())):
         values = [(name, repr(value)) for name, value in sorted(case.callspec.params.items())]
         new = {*combinations(values, min(2, len(values)))} - seen
         if not new:
-            left.append(case)
+            redundant.append(case)
         seen |= new
-    return left
+    return redundant
 
 
 @pytest.fixture(params=INSTRUCTION_SETS)

@@ -28,7 +28,7 @@ FORMATS = [
 Op = Callable[[mx.array], mx.array]
 
 
-def neighborhoods(rows: mx.array) -> Iterator[tuple[int, int]]:
+def row_ranges(rows: mx.array) -> Iterator[tuple[int, int]]:
     """Yield the start and the end of rows that are computed together, at varying offsets."""
     for count in COUNTS:
         first = min(count % 7, len(rows) - count)
@@ -38,7 +38,7 @@ def neighborhoods(rows: mx.array) -> Iterator[tuple[int, int]]:
 def check_decoded(op: Op, rows: mx.array) -> None:
     """Compare batches `R 1 E` of the rows `N E` with each row alone. `op` returns `R ...`."""
     alone = mx.concatenate([op(rows[i : i + 1, None]) for i in range(len(rows))])
-    for first, last in neighborhoods(rows):
+    for first, last in row_ranges(rows):
         together = op(rows[first:last, None])
         assert same_bits(together, alone[first:last]), (first, last)
 
@@ -46,7 +46,7 @@ def check_decoded(op: Op, rows: mx.array) -> None:
 def check_prompt(op: Op, rows: mx.array) -> None:
     """Compare parts `1 T E` of a prompt with the whole prompt. `op` keeps tokens on axis 1."""
     text = op(rows[None])
-    for first, last in neighborhoods(rows):
+    for first, last in row_ranges(rows):
         if last - first > 1:  # without a phase, a single token is a decode step
             part = op(rows[None, first:last])
             assert same_bits(part, text[:, first:last]), (first, last)

@@ -31,7 +31,7 @@ UNCHANGED = [None, (32, 3, "affine"), (16, 4, "nvfp4")]
 
 
 @pytest.fixture
-def byte_ops(ops: OpSet) -> OpSet:
+def int8_ops(ops: OpSet) -> OpSet:
     """The backend `cpu-int8` with the kernels of one instruction set."""
     try:
         return opset("cpu-int8")
@@ -64,105 +64,105 @@ def rounds(dtype: mx.Dtype, bits: int, phase: Phase) -> bool:
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 def test_products_are_those_of_rounded_activations(
-    byte_ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, str], phase: Phase
+    int8_ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, str], phase: Phase
 ) -> None:
     group, bits, _ = form
     w = quantize(normal((45, 384), dtype, seed=2), *form)
     x, bias = normal((37, 384), dtype, seed=1), normal((45,), dtype, seed=3)
     seen = rounded(x, group) if rounds(dtype, bits, phase) else exact(x)
     expected = oracle.linear(seen, exact(w), exact(bias))
-    y = byte_ops.linear(x, w, bias, phase=phase)
+    y = int8_ops.linear(x, w, bias, phase=phase)
     assert_close(y, expected)
     residual = normal((37, 45), dtype, seed=4)
-    assert_close(byte_ops.linear(x, w, bias, residual, phase=phase), expected + exact(residual))
+    assert_close(int8_ops.linear(x, w, bias, residual, phase=phase), expected + exact(residual))
     # The error that docs/kernels/int8.md states.
     unrounded = oracle.linear(exact(x), exact(w), exact(bias))
     assert np.linalg.norm(exact(y) - unrounded) < 0.01 * np.linalg.norm(unrounded)
 
 
-def test_4_bit_weights_are_multiplied_in_bytes_wherever_the_backend_is(
-    byte_ops: OpSet, dtype: mx.Dtype
+def test_4_bit_weights_are_multiplied_with_int8_activations_on_every_machine(
+    int8_ops: OpSet, dtype: mx.Dtype
 ) -> None:
     assert rounds(dtype, 4, "decode")
 
 
-def test_prompts_are_multiplied_in_bytes_except_in_tiles_of_bfloat16(
-    byte_ops: OpSet, native: ModuleType, dtype: mx.Dtype
+def test_prompts_are_multiplied_with_int8_activations_except_in_bfloat16_on_amx(
+    int8_ops: OpSet, native: ModuleType, dtype: mx.Dtype
 ) -> None:
-    in_tiles = native.chosen_instruction_set() == "amx" and dtype == mx.bfloat16
-    assert rounds(dtype, 4, "prefill") is not in_tiles
+    is_amx = native.chosen_instruction_set() == "amx"
+    assert rounds(dtype, 4, "prefill") is not (is_amx and dtype == mx.bfloat16)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_largest_sums_do_not_overflow(
-    byte_ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, str], sign: int
+    int8_ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, str], sign: int
 ) -> None:
     w = quantize(normal((45, 384), dtype, seed=2), *form)
     largest = 0x77777777 if form[2] == "mxfp4" else 0xFFFFFFFF
     w = replace(w, packed=mx.full(w.packed.shape, largest, mx.uint32))
     x = mx.full((9, 384), sign, dtype)
-    assert_close(byte_ops.linear(x, w), oracle.linear(exact(x), exact(w)))
+    assert_close(int8_ops.linear(x, w), oracle.linear(exact(x), exact(w)))
 
 
 @pytest.mark.parametrize("form", [(64, 4, "affine"), (64, 8, "affine"), (32, 4, "mxfp4")], ids=str)
 def test_a_row_has_the_same_bits_in_any_batch_and_phase(
-    byte_ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, str]
+    int8_ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, str]
 ) -> None:
     phases: list[Phase] = ["prefill", "decode"]
     x, w = normal((1, 70, 384), dtype, seed=1), quantize(normal((45, 384), dtype, seed=2), *form)
-    wholes = [byte_ops.linear(x, w, phase=phase) for phase in phases]
-    # Without products of bytes a phase is computed as by `cpu`, whose phases may differ.
+    wholes = [int8_ops.linear(x, w, phase=phase) for phase in phases]
+    # Without int8 products a phase is computed as by `cpu`, whose phases may differ.
     if all(rounds(dtype, form[1], phase) for phase in phases):
         assert same_bits(*wholes)
     for first, last in [(0, 1), (3, 10), (5, 21), (16, 48), (30, 63), (0, 70)]:
         for phase, whole in zip(phases, wholes, strict=True):
-            part = byte_ops.linear(x[:, first:last], w, phase=phase)
+            part = int8_ops.linear(x[:, first:last], w, phase=phase)
             assert same_bits(part, whole[:, first:last]), (first, last, phase)
 
 
 @pytest.mark.parametrize("form", [(32, 4, "affine"), (128, 4, "affine"), (32, 4, "mxfp4")], ids=str)
 def test_a_long_prompt_has_the_bits_of_its_chunks(
-    byte_ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, str]
+    int8_ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, str]
 ) -> None:
     """AVX2 multiplies many rows of x by two panels of prepared weights, block by block."""
-    assert isinstance(byte_ops, Backend)
+    assert isinstance(int8_ops, Backend)
     plain = quantize(normal((1064, 1152), dtype, seed=2), *form)
     x = normal((1, 210, 1152), dtype, seed=1)
     weights: dict[str, Weight] = {"w": plain}
-    byte_ops.prepare(weights)
-    whole = byte_ops.linear(x, weights["w"], phase="prefill")
-    assert same_bits(whole, byte_ops.linear(x, plain, phase="prefill"))
+    int8_ops.prepare(weights)
+    whole = int8_ops.linear(x, weights["w"], phase="prefill")
+    assert same_bits(whole, int8_ops.linear(x, plain, phase="prefill"))
     for first in range(0, 210, 15):
-        chunk = byte_ops.linear(x[:, first : first + 15], weights["w"], phase="prefill")
+        chunk = int8_ops.linear(x[:, first : first + 15], weights["w"], phase="prefill")
         assert same_bits(chunk, whole[:, first : first + 15]), first
 
 
 @pytest.mark.parametrize("form", UNCHANGED, ids=str)
 def test_other_weights_are_multiplied_as_by_cpu(
-    byte_ops: OpSet, ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, str] | None
+    int8_ops: OpSet, ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, str] | None
 ) -> None:
     x, dense = normal((9, 384), dtype, seed=1), normal((45, 384), dtype, seed=2)
     w: Weight = dense if form is None else quantize(dense, *form)
-    assert same_bits(byte_ops.linear(x, w), ops.linear(x, w))
+    assert same_bits(int8_ops.linear(x, w), ops.linear(x, w))
 
 
-def test_experts_are_multiplied_like_other_weights(byte_ops: OpSet, dtype: mx.Dtype) -> None:
+def test_experts_are_multiplied_like_other_weights(int8_ops: OpSet, dtype: mx.Dtype) -> None:
     w = quantize(normal((3, 45, 384), dtype, seed=2), 64, 4)
     experts = [0, 0, 1, 1, 1, *[2] * 20]
     x = normal((len(experts), 384), dtype, seed=1)
-    y = byte_ops.expert_linear(x, w, mx.array(experts), phase="decode")
+    y = int8_ops.expert_linear(x, w, mx.array(experts), phase="decode")
     for row, expert in enumerate(experts):
-        alone = byte_ops.linear(x[row : row + 1], w[expert], phase="decode")
+        alone = int8_ops.linear(x[row : row + 1], w[expert], phase="decode")
         assert same_bits(y[row : row + 1], alone)
 
 
 @pytest.mark.parametrize("bad", [mx.inf, mx.nan])
-def test_nan_and_inf_reach_only_their_own_row(byte_ops: OpSet, dtype: mx.Dtype, bad: float) -> None:
+def test_nan_and_inf_reach_only_their_own_row(int8_ops: OpSet, dtype: mx.Dtype, bad: float) -> None:
     x, w = normal((7, 384), dtype, seed=1), quantize(normal((45, 384), dtype, seed=2))
-    before = byte_ops.linear(x, w)
+    before = int8_ops.linear(x, w)
     x[4, 17] = bad
-    after = byte_ops.linear(x, w)
+    after = int8_ops.linear(x, w)
     assert not mx.isfinite(after[4]).any().item()
     others = mx.array([0, 1, 2, 3, 5, 6])
     assert same_bits(after[others], before[others])
@@ -170,12 +170,12 @@ def test_nan_and_inf_reach_only_their_own_row(byte_ops: OpSet, dtype: mx.Dtype, 
 
 @pytest.mark.parametrize("kind", ["dense", "paged", "quantized-8"])
 def test_a_native_stack_has_the_bits_of_its_ops(
-    byte_ops: OpSet, dtype: mx.Dtype, kind: str
+    int8_ops: OpSet, dtype: mx.Dtype, kind: str
 ) -> None:
     shape = LayerShape(weight_format=("affine", 4, 32), width=128, heads=8, hidden=256)
-    layers = make_layers(shape, 3, dtype, byte_ops)
+    layers = make_layers(shape, 3, dtype, int8_ops)
     found = []
-    for stack in (make_stack(layers, byte_ops), LayerStack(layers)):
+    for stack in (make_stack(layers, int8_ops), LayerStack(layers)):
         caches = make_caches(kind, 3, shape, dtype)
         found.append(
             [
@@ -193,17 +193,17 @@ def no_warning() -> Iterator[None]:
         yield
 
 
-def test_weights_without_codes_of_4_or_8_bits_are_named(byte_ops: OpSet, dtype: mx.Dtype) -> None:
-    assert isinstance(byte_ops, Backend)
+def test_weights_without_codes_of_4_or_8_bits_are_named(int8_ops: OpSet, dtype: mx.Dtype) -> None:
+    assert isinstance(int8_ops, Backend)
     dense = normal((64, 384), dtype, seed=1)
     with pytest.warns(UserWarning, match="expected affine weights with 16-bit scales, or mxfp4"):
-        byte_ops.prepare({"w": dense})
+        int8_ops.prepare({"w": dense})
     weights: dict[str, Weight] = {"w": dense, "q": quantize(dense)}
     with no_warning():
-        byte_ops.prepare(weights)
+        int8_ops.prepare(weights)
     assert isinstance(weights["q"], QuantizedTensor)
     x = normal((3, 384), dtype, seed=2)
-    assert same_bits(byte_ops.linear(x, weights["q"]), byte_ops.linear(x, quantize(dense)))
+    assert same_bits(int8_ops.linear(x, weights["q"]), int8_ops.linear(x, quantize(dense)))
 
 
 def test_plain_kernels_refuse_by_name(ops: OpSet, monkeypatch: pytest.MonkeyPatch) -> None:

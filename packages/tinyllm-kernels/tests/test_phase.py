@@ -15,6 +15,7 @@ import mlx.core as mx
 import pytest
 from tinyllm_kernels.cpu.arguments import native_weight as weight
 from tinyllm_kernels.cpu.interleaved_tensor import InterleavedTensor
+from tinyllm_kernels.testing import same_bits
 from tinyllm_layers import Backend
 from tinyllm_ops import OpSet, PageTable, QuantizedTensor, Weight, quantize
 from tinyllm_ops.testing import normal
@@ -29,23 +30,13 @@ WIDTH, HIDDEN, HEADS, KV_HEADS, DIM = 128, 96, 6, 2, 32
 Op = Callable[[mx.array, str], mx.array]
 
 
-def bits(y: mx.array) -> mx.array:
-    """Return the bits of numbers as integers, so that zero differs from minus zero."""
-    return y.view(mx.uint32 if y.dtype == mx.float32 else mx.uint16)
-
-
-def equal(a: mx.array, b: mx.array) -> bool:
-    """Return True if all bits agree."""
-    return a.shape == b.shape and bool(mx.array_equal(bits(a), bits(b)).item())
-
-
 def check(op: Op, rows: mx.array, phase: str) -> None:
     """Compare rows `N E` one at a time with chunks `1 T E`, and with a batch `N 1 E`."""
     alone = mx.concatenate([op(rows[None, n : n + 1], phase) for n in range(len(rows))], axis=1)
-    assert equal(op(rows[None], phase), alone)
+    assert same_bits(op(rows[None], phase), alone)
     for first, last in ((3, 5), (1, 18), (2, 35)):
-        assert equal(op(rows[None, first:last], phase), alone[:, first:last])
-    assert equal(op(rows[:, None], phase), alone.swapaxes(0, 1))
+        assert same_bits(op(rows[None, first:last], phase), alone[:, first:last])
+    assert same_bits(op(rows[:, None], phase), alone.swapaxes(0, 1))
 
 
 def packed(
@@ -90,11 +81,10 @@ def test_linear_of_interleaved_rows(
 def test_linear_without_batch_axes(native: ModuleType, dtype: mx.Dtype, dims: int) -> None:
     w = weight(packed((45, 256), dtype, FORMATS[1], 2))
     rows = normal((20, 256), dtype, seed=1)
-    long = native.linear(rows, w, None, None, "prefill")
-    x = rows[0] if dims == 1 else rows[:1]
-    assert equal(native.linear(x, w, None, None, "prefill"), long[0] if dims == 1 else long[:1])
-    steps = native.linear(rows, w, None, None, "decode")
-    assert equal(native.linear(x, w, None, None, "decode"), steps[0] if dims == 1 else steps[:1])
+    first = 0 if dims == 1 else slice(0, 1)
+    for phase in PHASES:
+        whole = native.linear(rows, w, None, None, phase)
+        assert same_bits(native.linear(rows[first], w, None, None, phase), whole[first])
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -110,7 +100,7 @@ def test_expert_linear(
     rows = normal((ROWS, 128), dtype, seed=1)
     check(second_expert, rows, phase)
     long = second_expert(rows, phase)
-    assert equal(second_expert(rows[:1], phase), long[:1])
+    assert same_bits(second_expert(rows[:1], phase), long[:1])
 
 
 def norm_of(width: int, dtype: mx.Dtype, seed: int) -> tuple[mx.array, float]:
@@ -165,26 +155,26 @@ def attention_weights(
 
 
 # Groups of 32, because 64 does not divide HIDDEN.
-BLOCK_FORMATS = [None, ("affine", 4, 32), ("affine", 8, 32), ("mxfp4", 4, 32)]
+LAYER_FORMATS = [None, ("affine", 4, 32), ("affine", 8, 32), ("mxfp4", 4, 32)]
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("form", BLOCK_FORMATS, ids=str)
-@pytest.mark.parametrize("half", [mlp, moe])
+@pytest.mark.parametrize("form", LAYER_FORMATS, ids=str)
+@pytest.mark.parametrize("make_handle", [mlp, moe])
 def test_feed_forward(
     native: ModuleType,
     dtype: mx.Dtype,
     form: tuple[str, int, int] | None,
     phase: str,
-    half: Callable[[ModuleType, mx.Dtype, tuple[str, int, int] | None], object],
+    make_handle: Callable[[ModuleType, mx.Dtype, tuple[str, int, int] | None], object],
 ) -> None:
-    handle = half(native, dtype, form)
+    handle = make_handle(native, dtype, form)
     rows = normal((ROWS, WIDTH), dtype, seed=1)
     check(lambda x, phase: native.feed_forward(x, handle, phase), rows, phase)
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("form", BLOCK_FORMATS, ids=str)
+@pytest.mark.parametrize("form", LAYER_FORMATS, ids=str)
 def test_project_qkv(
     native: ModuleType, dtype: mx.Dtype, form: tuple[str, int, int] | None, phase: str
 ) -> None:
@@ -199,7 +189,7 @@ def test_project_qkv(
     check(inputs, normal((ROWS, WIDTH), dtype, seed=1), phase)
 
 
-# With OFFSET earlier keys, prefill attention has two spans of keys.
+# With OFFSET earlier keys, prefill attention has two splits of keys.
 OFFSET, PAGE = 2100, 16
 # H, Hkv, D
 SHAPES = [(6, 2, 64), (1, 1, 96), (9, 1, 32)]
@@ -245,7 +235,7 @@ def test_attention(
     for masked in (False, True):
         whole = attend(0, ROWS, masked)
         chunks = [attend(*edges, masked) for edges in pairwise(CUTS)]
-        assert equal(mx.concatenate(chunks, axis=2), whole)
+        assert same_bits(mx.concatenate(chunks, axis=2), whole)
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -275,22 +265,22 @@ def test_paged_attention(
         return native.paged_attention(q, k, v, *where, dim**-0.5, window, phase)
 
     whole = attend([0, ROWS])
-    assert equal(attend(CUTS), whole)
-    assert equal(attend(list(range(ROWS + 1))), whole)
+    assert same_bits(attend(CUTS), whole)
+    assert same_bits(attend(list(range(ROWS + 1))), whole)
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("form", BLOCK_FORMATS[:3], ids=str)
-@pytest.mark.parametrize("half", [mlp, moe])
+@pytest.mark.parametrize("form", LAYER_FORMATS[:3], ids=str)
+@pytest.mark.parametrize("make_handle", [mlp, moe])
 def test_layers(
     native: ModuleType,
     dtype: mx.Dtype,
     form: tuple[str, int, int] | None,
     phase: str,
-    half: Callable[[ModuleType, mx.Dtype, tuple[str, int, int] | None], object],
+    make_handle: Callable[[ModuleType, mx.Dtype, tuple[str, int, int] | None], object],
 ) -> None:
     group = native.layer_group(
-        [attention_weights(native, dtype, form)] * 2, [half(native, dtype, form)] * 2
+        [attention_weights(native, dtype, form)] * 2, [make_handle(native, dtype, form)] * 2
     )
     x = normal((1, ROWS, WIDTH), dtype, seed=1)
 
@@ -304,11 +294,11 @@ def test_layers(
 
     whole = outputs([0, ROWS])
     for edges in (CUTS, list(range(ROWS + 1))):
-        assert all(equal(a, b) for a, b in zip(outputs(edges), whole, strict=True))
+        assert all(same_bits(a, b) for a, b in zip(outputs(edges), whole, strict=True))
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("form", BLOCK_FORMATS[:2], ids=str)
+@pytest.mark.parametrize("form", LAYER_FORMATS[:2], ids=str)
 @pytest.mark.parametrize("window", [0, 11])
 @pytest.mark.parametrize("width", [None, 8, 4])
 def test_paged_layers(
@@ -367,7 +357,7 @@ def test_without_a_phase_the_shape_decides(native: ModuleType, dtype: mx.Dtype) 
     w = weight(packed((45, 256), dtype, FORMATS[1], 2))
     rows = normal((ROWS, 256), dtype, seed=1)
     for x, phase in ((rows[None], "prefill"), (rows[:, None], "decode"), (rows[:16], "decode")):
-        assert equal(native.linear(x, w, None), native.linear(x, w, None, None, phase))
+        assert same_bits(native.linear(x, w, None), native.linear(x, w, None, None, phase))
 
 
 def test_an_unknown_phase_is_refused(native: ModuleType) -> None:
@@ -378,23 +368,23 @@ def test_an_unknown_phase_is_refused(native: ModuleType) -> None:
 def test_the_opset_takes_a_phase(ops: OpSet, native: ModuleType, dtype: mx.Dtype) -> None:
     w = packed((45, 256), dtype, FORMATS[1], 2)
     x = normal((1, 1, 256), dtype, seed=1)
-    assert equal(
+    assert same_bits(
         ops.linear(x, w, phase="prefill"), native.linear(x, weight(w), None, None, "prefill")
     )
     stack = packed((2, 45, 256), dtype, FORMATS[1], 2)
     chosen = mx.zeros((1, 1), mx.int32)
-    assert equal(
+    assert same_bits(
         ops.expert_linear(x, stack, chosen, phase="prefill"),
         native.expert_linear(x, weight(stack), chosen, "prefill"),
     )
     q, k = normal((1, 4, 1, 32), dtype, seed=2), normal((1, 2, 300, 32), dtype, seed=3)
-    assert equal(
+    assert same_bits(
         ops.attention(q, k, k, 0.2, phase="prefill"),
         native.attention(q, weight(k), weight(k), 0.2, False, None, "prefill"),
     )
     pages = k.reshape(2, 15, 20, 32).swapaxes(0, 1)
     where = PageTable.of([(range(15), 299, 300)], num_pages=15, page_size=20)
-    assert equal(
+    assert same_bits(
         ops.paged_attention(q[0].swapaxes(0, 1), pages, pages, where, 0.2, phase="prefill"),
         ops.attention(q, k, k, 0.2, phase="prefill")[0].swapaxes(0, 1),
     )

@@ -13,7 +13,7 @@ from tinyllm_ops.testing import normal
 
 pytestmark = pytest.mark.exhaustive
 
-# Enough queries for several blocks of queries, and enough keys for two spans of keys.
+# Enough queries for several blocks of queries, and enough keys for two splits.
 QUERIES, KEYS, PAGE = 230, 2170, 16
 OFFSET = KEYS - QUERIES
 # H, Hkv, D

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from tinyllm_kernels.testing import same_bits
 from tinyllm_ops import NO_STATE, OpSet, StateTable
-from tinyllm_ops.testing import assert_close, exact, normal, oracle
+from tinyllm_ops.testing import assert_close, exact, normal, oracle, scan_sequences
 
 SLOTS = 7
 
@@ -72,11 +71,6 @@ class Inputs:
         )
 
 
-def start_of(states: NDArray[np.float64], load: int) -> NDArray[np.float64]:
-    """Return the state in a slot, or zeros."""
-    return np.zeros_like(states[0]) if load == NO_STATE else states[load]
-
-
 @pytest.mark.parametrize("sizes", SIZES)
 def test_causal_conv(ops: OpSet, dtype: mx.Dtype, sizes: Sizes) -> None:
     key_heads, heads, key_dim, value_dim, width = sizes
@@ -85,15 +79,12 @@ def test_causal_conv(ops: OpSet, dtype: mx.Dtype, sizes: Sizes) -> None:
     weight = normal((channels, width), dtype, seed=2)
     state = normal((SLOTS, width - 1, channels), dtype, seed=3)
     y, after = ops.causal_conv(x, weight, state, TABLE)
-    expected, slots = [], exact(state).copy()
-    for load, first, stop in TABLE.sequences:
-        before = start_of(exact(state), load)
-        part, states = oracle.causal_conv(exact(x)[first:stop], exact(weight), before)
-        expected.append(part)
-        for token, slot in TABLE.save_pairs:
-            if first <= token < stop:
-                slots[slot] = states[token - first + 1]
-    assert_close(y, np.concatenate(expected))
+    expected, slots = scan_sequences(
+        TABLE,
+        exact(state),
+        lambda at, before: oracle.causal_conv(exact(x)[at], exact(weight), before),
+    )
+    assert_close(y, expected)
     assert np.array_equal(exact(after), slots)
 
 
@@ -101,18 +92,15 @@ def test_causal_conv(ops: OpSet, dtype: mx.Dtype, sizes: Sizes) -> None:
 def test_gated_delta(ops: OpSet, dtype: mx.Dtype, sizes: Sizes) -> None:
     inputs = Inputs.random(sizes, dtype)
     o, after = inputs.run(ops)
-    expected, slots = [], exact(inputs.state).copy()
-    for load, first, stop in TABLE.sequences:
-        q, k, v, a, b = (exact(x) for x in inputs.tokens(first, stop))
-        gates = exact(inputs.a_log), exact(inputs.dt_bias)
-        before = start_of(exact(inputs.state), load)
-        part, states = oracle.gated_delta(q, k, v, a, b, *gates, before)
-        expected.append(part)
-        for token, slot in TABLE.save_pairs:
-            if first <= token < stop:
-                slots[slot] = states[token - first + 1]
+    q, k, v, a, b = (exact(x) for x in inputs.tokens(0, TABLE.count))
+    gates = exact(inputs.a_log), exact(inputs.dt_bias)
+    expected, slots = scan_sequences(
+        TABLE,
+        exact(inputs.state),
+        lambda at, before: oracle.gated_delta(q[at], k[at], v[at], a[at], b[at], *gates, before),
+    )
     assert o.dtype == dtype
-    assert_close(o, np.concatenate(expected))
+    assert_close(o, expected)
     assert_close(after, slots)
 
 
