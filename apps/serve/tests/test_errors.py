@@ -13,7 +13,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 from tinyllm_serve import cli, json_log
-from tinyllm_serve.http.middleware import HostCheck
+from tinyllm_serve.http.host_check import HostCheck
 from tinyllm_serve.settings import Settings
 from tinyllm_serve.testing import Server
 

@@ -7,15 +7,20 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.routing import Match, Mount
 from starlette.types import ASGIApp
 from tinyllm_engine import EngineClosedError, EngineFullError, GrammarLimitError, RequestError
 from tinyllm_qwen import TemplateError
 
-from tinyllm_serve.http.api_key import BEARER
+from tinyllm_serve.http.api_key import BEARER, Anonymous, ApiKey
+from tinyllm_serve.http.body_limit import BodyLimit
 from tinyllm_serve.http.errors import ApiError, ErrorBody, as_api_error
-from tinyllm_serve.http.middleware import add_middleware
+from tinyllm_serve.http.host_check import HostCheck
+from tinyllm_serve.http.pace import Pacer
+from tinyllm_serve.http.request_log import RequestLog
+from tinyllm_serve.metrics import Metrics
 from tinyllm_serve.routes import (
     chat,
     completions,
@@ -27,6 +32,10 @@ from tinyllm_serve.routes import (
     tokenize,
 )
 from tinyllm_serve.service import Service
+from tinyllm_serve.settings import Settings
+
+EXPOSED_HEADERS = ("x-request-id", "Retry-After")
+"""Headers of responses that scripts of other origins may read."""
 
 _ERRORS = (
     ApiError,
@@ -67,6 +76,32 @@ def make_endpoints(service: Service) -> ASGIApp:
     app.state.served = service
     add_error_handlers(app)
     return app
+
+
+def add_middleware(app: ASGIApp, settings: Settings, metrics: Metrics, pacer: Pacer) -> ASGIApp:
+    """Wrap endpoints in the middleware: log, Host, CORS, API key, body limit, in this order.
+
+    All scopes are HTTP requests, because the server runs without lifespan events and WebSockets.
+    """
+    app = BodyLimit(app, settings.max_body, settings.max_body_memory, settings.timeout_body)
+    if settings.has_keys:
+        app = ApiKey(app, settings.clients(), pacer)
+    else:
+        app = Anonymous(app, settings.max_priority, pacer)
+    if settings.allowed_origins:
+        # Outside of the key check, because a browser sends its preflight requests without a key.
+        app = CORSMiddleware(
+            app,
+            allow_origins=settings.allowed_origins,
+            allow_methods=["GET", "POST"],
+            # OpenAI's JavaScript SDK sends some ten headers of its own, such as x-stainless-os. The
+            # server reads none of them, and the origin decides who may send requests.
+            allow_headers=["*"],
+            expose_headers=EXPOSED_HEADERS,
+        )
+    if settings.host_names is not None:
+        app = HostCheck(app, settings.host_names)
+    return RequestLog(app, metrics)
 
 
 def add_error_handlers(app: FastAPI) -> None:

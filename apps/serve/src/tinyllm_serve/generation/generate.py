@@ -21,7 +21,7 @@ from tinyllm_serve.generation.parts import (
     ToolCall,
 )
 from tinyllm_serve.http.errors import ApiError, renamed_fields
-from tinyllm_serve.http.middleware import LogFields
+from tinyllm_serve.http.request_log import LogFields
 from tinyllm_serve.protocol.base import ChatFinishReason, UsageBody
 from tinyllm_serve.protocol.sampling import SamplingFields
 from tinyllm_serve.service import Service

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from tinyllm_serve.clients import Client
 from tinyllm_serve.http.disconnect import cancel
-from tinyllm_serve.http.middleware import LogFields
+from tinyllm_serve.http.request_log import LogFields
 
 MAX_UNREAD = 4
 """The most messages of a response that wait for a slow client."""

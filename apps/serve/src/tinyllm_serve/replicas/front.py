@@ -11,12 +11,11 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tinyllm_serve.application import add_error_handlers
+from tinyllm_serve.application import add_error_handlers, add_middleware
 from tinyllm_serve.clients import Client
 from tinyllm_serve.http.body_limit import release_body
 from tinyllm_serve.http.disconnect import cancel, disconnected
 from tinyllm_serve.http.errors import RETRY_AFTER_UNAVAILABLE, ApiError
-from tinyllm_serve.http.middleware import add_middleware
 from tinyllm_serve.http.pace import Pacer
 from tinyllm_serve.http.sse import error_event
 from tinyllm_serve.json_log import log_event

@@ -12,7 +12,7 @@ from starlette.types import Message
 
 from tinyllm_serve.application import make_endpoints
 from tinyllm_serve.http.malloc import return_large_blocks
-from tinyllm_serve.http.middleware import LogFields
+from tinyllm_serve.http.request_log import LogFields
 from tinyllm_serve.json_log import configure_log
 from tinyllm_serve.replicas.exchange import ReplicaRequest, RequestSummary, exchange
 from tinyllm_serve.service import Service

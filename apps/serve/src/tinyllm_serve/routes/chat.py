@@ -31,7 +31,7 @@ from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.json_text import json_bytes, with_choices
-from tinyllm_serve.http.middleware import LogFields, log_fields
+from tinyllm_serve.http.request_log import LogFields, log_fields
 from tinyllm_serve.http.sse import STREAM_RESPONSE, Event, EventStream
 from tinyllm_serve.protocol.base import ChatFinishReason
 from tinyllm_serve.protocol.chat import (

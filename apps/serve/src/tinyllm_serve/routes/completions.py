@@ -21,7 +21,7 @@ from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.json_text import with_choices
-from tinyllm_serve.http.middleware import log_fields
+from tinyllm_serve.http.request_log import log_fields
 from tinyllm_serve.http.sse import STREAM_RESPONSE, Event, EventStream
 from tinyllm_serve.protocol.base import UsageBody
 from tinyllm_serve.protocol.completions import (

@@ -24,7 +24,7 @@ from tinyllm_serve.http.body_limit import hold_memory
 from tinyllm_serve.http.disconnect import cancel, while_connected
 from tinyllm_serve.http.errors import ApiError, renamed_fields
 from tinyllm_serve.http.json_text import json_bytes
-from tinyllm_serve.http.middleware import log_fields
+from tinyllm_serve.http.request_log import log_fields
 from tinyllm_serve.protocol.base import EndUser, ListOf, Strict
 from tinyllm_serve.protocol.completions import Tokens, token_lists
 from tinyllm_serve.routes.dependencies import ModelService

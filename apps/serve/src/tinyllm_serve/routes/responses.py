@@ -17,7 +17,7 @@ from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.errors import renamed_fields
 from tinyllm_serve.http.json_text import JsonText
-from tinyllm_serve.http.middleware import log_fields
+from tinyllm_serve.http.request_log import log_fields
 from tinyllm_serve.http.sse import STREAM_RESPONSE, Event, EventStream
 from tinyllm_serve.protocol.output_format import TextFormat
 from tinyllm_serve.protocol.responses import ResponseBody, ResponseRequest
