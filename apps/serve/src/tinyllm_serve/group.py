@@ -14,7 +14,7 @@ from tinyllm_qwen.parallel.member import JOIN_TIMEOUT, Member, is_launched, laun
 
 from tinyllm_serve.errors import UsageError
 from tinyllm_serve.json_log import log_event
-from tinyllm_serve.server import FAILURE_GRACE_SECONDS
+from tinyllm_serve.served_model import FAILURE_GRACE_SECONDS
 from tinyllm_serve.settings import Settings
 from tinyllm_serve.signals import ENDING, IGNORED, OF_TERMINAL
 

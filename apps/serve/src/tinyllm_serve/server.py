@@ -4,102 +4,19 @@ import asyncio
 import contextlib
 import os
 import socket
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Literal
+from collections.abc import Iterator
 
 import uvicorn
 from starlette.types import ASGIApp
+from tinyllm_qwen import QwenConfig
+from tinyllm_qwen.checkpoint.hub import resolve_local
 
 from tinyllm_serve.errors import ServeError
 from tinyllm_serve.http.connections import ConnectionLimits, Connections, allow_files
-from tinyllm_serve.http.errors import unavailable
 from tinyllm_serve.json_log import log_event
-from tinyllm_serve.metrics import Metrics
-from tinyllm_serve.model_files import check_model_files
-from tinyllm_serve.settings import Settings
+from tinyllm_serve.served_model import FAILURE_GRACE_SECONDS, ServedModel
+from tinyllm_serve.settings import DRAFT_HEAD, Settings
 from tinyllm_serve.signals import Signals
-
-State = Literal["loading", "ready", "draining", "failed"]
-Fact = str | float | None
-
-FAILURE_GRACE_SECONDS = 2.0
-"""Seconds between a failure of the model and the end of the process.
-
-In that time clients get the reason as the error of their requests.
-"""
-
-
-class Served(ABC):
-    """A model in this process, or replicas of it in other processes."""
-
-    loading = "the model is still being loaded"
-    """The message of the errors in the state "loading"."""
-
-    metrics: Metrics
-    """The metrics that this process counts."""
-
-    _state: State = "loading"
-
-    @property
-    def state(self) -> State:
-        """The state. Requests are accepted in "ready"; "failed" is final."""
-        return self._state
-
-    @property
-    def failure(self) -> str:
-        """The reason of the state "failed"."""
-        return "the engine has failed"
-
-    @abstractmethod
-    async def start(self) -> None:
-        """Load the model, then accept requests; raises the errors of loading."""
-
-    @abstractmethod
-    def facts(self) -> Mapping[str, Fact]:
-        """Return the fields of the log line "ready"."""
-
-    async def failed(self) -> str:
-        """Wait until the model has failed for good, if ever, and return the reason."""
-        await asyncio.Event().wait()
-        return self.failure
-
-    def drain(self) -> None:
-        """Refuse new requests."""
-        self._state = "draining"
-
-    @abstractmethod
-    async def finish(self) -> None:
-        """Wait until the requests in progress have ended."""
-
-    @abstractmethod
-    async def close(self) -> None:
-        """End at once, in any state."""
-
-    def check_alive(self) -> None:
-        """Check that the process need not be restarted.
-
-        Raises:
-            ApiError: 503 once the engine has failed.
-        """
-        if self.state == "failed":
-            raise unavailable(self.failure)
-
-    def check_ready(self) -> None:
-        """Check that requests are accepted.
-
-        Raises:
-            ApiError: 503 while loading, while draining, and once the engine has failed.
-        """
-        self.check_alive()
-        if self.state == "loading":
-            raise unavailable(self.loading)
-        if self.state == "draining":
-            raise unavailable("the server is shutting down")
-
-    @abstractmethod
-    async def metrics_text(self) -> bytes:
-        """Return all metrics in Prometheus's format."""
 
 
 class _Server(uvicorn.Server):
@@ -133,7 +50,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def serve(settings: Settings, served: Served, application: ASGIApp) -> None:
+async def serve(settings: Settings, served: ServedModel, application: ASGIApp) -> None:
     """Serve until a signal comes, then finish the requests in progress.
 
     These requests have `settings.timeout_graceful_shutdown` seconds. A second signal ends the
@@ -144,7 +61,7 @@ async def serve(settings: Settings, served: Served, application: ASGIApp) -> Non
         ServeError: if the address is not available, or the model has failed.
         BackendError, CheckpointError, HubError, ValueError: if the model cannot be loaded.
     """
-    check_model_files(settings)  # before clients can connect: a name may be misspelled
+    _check_model_files(settings)  # before clients can connect: a name may be misspelled
     connections = Connections(
         ConnectionLimits(
             allow_files(settings.max_connections),
@@ -187,7 +104,24 @@ async def serve(settings: Settings, served: Served, application: ASGIApp) -> Non
         log_event("ended")
 
 
-async def _load(served: Served, signals: Signals) -> bool:
+def _check_model_files(settings: Settings) -> None:
+    """Check that the folders of the model and the draft model exist, and read their configs.
+
+    Models on the Hub are not checked, because that may take a download.
+
+    Raises:
+        CheckpointError: if a folder or its config cannot be used.
+    """
+    models = [(settings.model, settings.revision)]
+    if settings.draft_model not in (None, DRAFT_HEAD):
+        models.append((settings.draft_model, None))
+    for name, revision in models:
+        folder = resolve_local(name, revision)
+        if folder is not None:
+            QwenConfig.from_folder(folder)
+
+
+async def _load(served: ServedModel, signals: Signals) -> bool:
     """Load the model. Return False if a signal came first."""
     loading = asyncio.create_task(served.start())
     stop = asyncio.create_task(signals.first.wait())
@@ -201,7 +135,7 @@ async def _load(served: Served, signals: Signals) -> bool:
     return True
 
 
-async def _wait_for_signal(served: Served, signals: Signals) -> None:
+async def _wait_for_signal(served: ServedModel, signals: Signals) -> None:
     """Wait for a signal.
 
     Raises:
@@ -217,7 +151,7 @@ async def _wait_for_signal(served: Served, signals: Signals) -> None:
 
 
 async def _finish(
-    served: Served,
+    served: ServedModel,
     server: uvicorn.Server,
     serving: asyncio.Task[None],
     signals: Signals,

@@ -17,13 +17,13 @@ from tinyllm_serve.group import Group
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.pace import Pacer
 from tinyllm_serve.metrics import Metrics
-from tinyllm_serve.server import Fact, Served, State
+from tinyllm_serve.served_model import Fact, ServedModel, State
 from tinyllm_serve.settings import DRAFT_HEAD, Settings
 
 _log = logging.getLogger(__name__)
 
 
-class Service(Served):
+class Service(ServedModel):
     """A model that all endpoints share.
 
     Attributes:

@@ -14,7 +14,7 @@ from tinyllm_serve.metrics import Metrics, labelled_metrics
 from tinyllm_serve.replicas.cluster import deploy, start_cluster, stop_cluster
 from tinyllm_serve.replicas.exchange import ReplicaRequest, RequestSummary
 from tinyllm_serve.replicas.local_settings import local_settings
-from tinyllm_serve.server import Fact, Served
+from tinyllm_serve.served_model import Fact, ServedModel
 from tinyllm_serve.settings import Settings
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ METRICS_TIMEOUT = 5.0
 """Seconds after which a replica without an answer is left out of the metrics."""
 
 
-class ReplicaSet(Served):
+class ReplicaSet(ServedModel):
     """Replicas of a model on Ray Serve, each with an engine of its own.
 
     The set never fails, because Ray replaces a lost replica.

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Depends
 from starlette.requests import Request
 
-from tinyllm_serve.server import Served
+from tinyllm_serve.served_model import ServedModel
 from tinyllm_serve.service import Service
 
 
@@ -13,7 +13,7 @@ async def _served(request: Request) -> object:
     return request.app.state.served
 
 
-AnyServed = Annotated[Served, Depends(_served)]
+AnyServedModel = Annotated[ServedModel, Depends(_served)]
 """A model in this process, or replicas of it."""
 
 ModelService = Annotated[Service, Depends(_served)]

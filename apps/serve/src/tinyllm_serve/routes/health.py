@@ -7,8 +7,8 @@ from fastapi.responses import Response
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0
 from pydantic import BaseModel
 
-from tinyllm_serve.routes.dependencies import AnyServed
-from tinyllm_serve.server import State
+from tinyllm_serve.routes.dependencies import AnyServedModel
+from tinyllm_serve.served_model import State
 
 router = APIRouter(tags=["operations"])
 metrics_router = APIRouter(tags=["operations"])
@@ -23,20 +23,20 @@ class Health(BaseModel):
 
 
 @router.get("/health")
-async def health(served: AnyServed) -> Health:
+async def health(served: AnyServedModel) -> Health:
     """Answer 200 while the process works, 503 once the engine has failed."""
     served.check_alive()
     return Health(state=served.state)
 
 
 @router.get("/ready")
-async def ready(served: AnyServed) -> Health:
+async def ready(served: AnyServedModel) -> Health:
     """Answer 200 while requests are accepted, 503 while loading and while shutting down."""
     served.check_ready()
     return Health(state=served.state)
 
 
 @metrics_router.get("/metrics", response_class=Response)
-async def metrics(served: AnyServed) -> Response:
+async def metrics(served: AnyServedModel) -> Response:
     """Return counts and times for Prometheus."""
     return Response(await served.metrics_text(), media_type=CONTENT_TYPE_PLAIN_1_0_0)
