@@ -20,6 +20,7 @@ from tinyllm_serve.generation.parts import (
     Reasoning,
     ToolCall,
 )
+from tinyllm_serve.http.disconnect import cancel
 from tinyllm_serve.http.errors import ApiError, renamed_fields
 from tinyllm_serve.http.request_log import LogFields
 from tinyllm_serve.protocol.base import ChatFinishReason, UsageBody
@@ -228,7 +229,7 @@ class Generation:
         try:
             await asyncio.gather(*tasks)
         finally:
-            await _cancel(tasks)
+            await cancel(*tasks)
 
     async def _finish(self, answer: Answer) -> None:
         async with aclosing(self._tokens_of(answer)) as tokens:
@@ -332,11 +333,4 @@ async def _merge_several(
             else:
                 yield item
     finally:
-        await _cancel(tasks)
-
-
-async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel tasks, and wait until they have ended."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*tasks)

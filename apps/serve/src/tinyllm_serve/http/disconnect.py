@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Coroutine
-from contextlib import suppress
 from typing import TypeVar
 
 from starlette.requests import Request
@@ -31,6 +30,8 @@ async def disconnected(receive: Receive) -> None:
 async def while_connected(request: Request, work: Coroutine[None, None, T] | asyncio.Task[T]) -> T:
     """Run a coroutine or wait for a task, and cancel it if the client disconnects.
 
+    The memory of the request's body is returned before.
+
     Raises:
         ApiError: 499 if the client has disconnected.
     """
@@ -50,5 +51,4 @@ async def cancel(*tasks: asyncio.Task[object]) -> None:
     """Cancel tasks, and wait until they have ended."""
     for task in tasks:
         task.cancel()
-        with suppress(asyncio.CancelledError, Exception):
-            await task
+    await asyncio.gather(*tasks, return_exceptions=True)

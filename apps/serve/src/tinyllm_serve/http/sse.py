@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -58,13 +59,13 @@ class EventStream(Response):
         sending = asyncio.create_task(self._send_all(send))
         gone = asyncio.create_task(disconnected(receive))
         comments = asyncio.create_task(self._send_comments(send))
-        try:
-            await asyncio.wait({sending, gone, comments}, return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():
-                sending.result()
-        finally:
-            await cancel(sending, gone, comments)
-            await self.events.aclose()
+        async with aclosing(self.events):
+            try:
+                await asyncio.wait({sending, gone, comments}, return_when=asyncio.FIRST_COMPLETED)
+                if sending.done():
+                    sending.result()
+            finally:
+                await cancel(sending, gone, comments)
 
     async def _send_all(self, send: Send) -> None:
         """Send every event as it comes, and the end of the stream."""
