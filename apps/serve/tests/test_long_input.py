@@ -5,7 +5,7 @@ import threading
 import time
 
 from tinyllm_serve.clients import Client
-from tinyllm_serve.generation.text import run_on_text
+from tinyllm_serve.generation.threads import run_in_thread
 from tinyllm_serve.http.pace import BURST, RATE, UNIT_SECONDS, Pacer
 
 BUSY, QUIET = Client(tenant="busy"), Client(tenant="quiet")
@@ -13,16 +13,21 @@ MESSAGES = [{"role": "user", "content": ""}] * 1500
 """Messages of 49,500 bytes. The template takes 100 to 300 ms for them."""
 
 
+def render(_messages: object, seconds: float) -> None:
+    """Take some time for messages."""
+    time.sleep(seconds)
+
+
 def test_a_client_waits_for_one_input_of_another_client() -> None:
     async def test() -> float:
         pacer = Pacer()
         busy = [
-            asyncio.create_task(run_on_text(pacer, BUSY, MESSAGES, time.sleep, 0.1))
+            asyncio.create_task(run_in_thread(pacer, BUSY, render, MESSAGES, 0.1))
             for _ in range(20)
         ]
         await asyncio.sleep(0.05)
         start = time.monotonic()
-        await run_on_text(pacer, QUIET, MESSAGES, time.sleep, 0.01)
+        await run_in_thread(pacer, QUIET, render, MESSAGES, 0.01)
         waited = time.monotonic() - start
         for each in busy:
             each.cancel()
@@ -36,7 +41,7 @@ def test_many_messages_of_a_client_are_rendered_in_one_thread() -> None:
     running, most = 0, 0
     lock = threading.Lock()
 
-    def work() -> None:
+    def work(_messages: object) -> None:
         nonlocal running, most
         with lock:
             running += 1
@@ -47,7 +52,7 @@ def test_many_messages_of_a_client_are_rendered_in_one_thread() -> None:
 
     async def test() -> None:
         pacer = Pacer()
-        await asyncio.gather(*(run_on_text(pacer, BUSY, MESSAGES, work) for _ in range(8)))
+        await asyncio.gather(*(run_in_thread(pacer, BUSY, work, MESSAGES) for _ in range(8)))
 
     asyncio.run(test())
     assert most == 1

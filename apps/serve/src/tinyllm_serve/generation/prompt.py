@@ -1,16 +1,17 @@
-"""The prompt of a conversation."""
+"""Prompts: the tokens of conversations and of texts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from tinyllm_qwen import CheckpointError, Tokenizer
+from tinyllm_qwen import CheckpointError, TextTooLongError, Tokenizer
 from tinyllm_qwen.text.chat_prompt import ChatPrompt
 from tinyllm_qwen.text.reasoning import CLOSE, OPEN
 
-from tinyllm_serve.generation.text import length_errors
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.protocol.chat import TemplateVariables
+from tinyllm_serve.protocol.completions import TextOrTokens
 from tinyllm_serve.protocol.messages import Message
 from tinyllm_serve.protocol.tools import Tool
 
@@ -103,3 +104,39 @@ class Prompt:
         template = tokenizer.chat_template
         xml = template is not None and template.mentions("<function=")
         return cls(tokens, opened, opened or hybrid, "xml" if xml else "json")
+
+
+def token_lists(given: TextOrTokens, tokenizer: Tokenizer, max_tokens: int) -> Iterator[list[int]]:
+    """Yield the tokens of each text. A single text or token list gives a list of one item.
+
+    Raises:
+        TextTooLongError: if a text has more than `max_tokens` tokens.
+    """
+    if isinstance(given, str):
+        yield tokenizer.encode(given, max_tokens=max_tokens)
+        return
+    single: list[int] = []
+    for item in given:
+        match item:
+            case str():
+                yield tokenizer.encode(item, max_tokens=max_tokens)
+            case int():
+                single.append(item)
+            case list():
+                yield item
+    if single:
+        yield single
+
+
+@contextmanager
+def length_errors(field: str) -> Iterator[None]:
+    """Convert errors of texts that are too long.
+
+    Raises:
+        ApiError: 400, with OpenAI's code, for a text of the field `field`.
+    """
+    try:
+        yield
+    except TextTooLongError as error:
+        message = f"{field}: {error}"
+        raise ApiError(400, message, param=field, code="context_length_exceeded") from error

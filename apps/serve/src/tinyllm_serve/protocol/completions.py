@@ -1,10 +1,9 @@
 """Request and response of POST /v1/completions."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, Field, model_validator
-from tinyllm_qwen import Tokenizer
 
 from tinyllm_serve.protocol.base import (
     MAX_TOKENS,
@@ -23,28 +22,6 @@ Tokens = Annotated[ListOf[TokenId], Field(min_length=1, max_length=MAX_TOKENS)]
 Texts = Annotated[ListOf[str], Field(min_length=1, max_length=MAX_PROMPTS)]
 TokenLists = Annotated[ListOf[Tokens], Field(min_length=1, max_length=MAX_PROMPTS)]
 TextOrTokens = str | Texts | Tokens | TokenLists
-
-
-def token_lists(given: TextOrTokens, tokenizer: Tokenizer, max_tokens: int) -> Iterator[list[int]]:
-    """Yield the tokens of each text. A single text or token list gives a list of one item.
-
-    Raises:
-        TextTooLongError: if a text has more than `max_tokens` tokens.
-    """
-    if isinstance(given, str):
-        yield tokenizer.encode(given, max_tokens=max_tokens)
-        return
-    single: list[int] = []
-    for item in given:
-        match item:
-            case str():
-                yield tokenizer.encode(item, max_tokens=max_tokens)
-            case int():
-                single.append(item)
-            case list():
-                yield item
-    if single:
-        yield single
 
 
 class CompletionRequest(SamplingFields):

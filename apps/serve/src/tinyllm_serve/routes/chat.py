@@ -26,7 +26,7 @@ from tinyllm_serve.generation.parts import (
     ToolCall,
 )
 from tinyllm_serve.generation.prompt import Prompt
-from tinyllm_serve.generation.text import run_on_text
+from tinyllm_serve.generation.threads import run_in_thread
 from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
@@ -81,7 +81,7 @@ async def start_chat(
     service.check_ready()
     service.check_model(body.model)
     # In a thread, so that other streams continue while long texts are rendered.
-    prompt, grammar = await run_on_text(service.pacer, client, body, _prepare, service, body)
+    prompt, grammar = await run_in_thread(service.pacer, client, _prepare, service, body)
     functions = {tool.function.name: tool.function.parameters or {} for tool in body.offered_tools}
     return Generation(
         service,

@@ -16,7 +16,8 @@ from tinyllm_serve.generation.generate import Answer, Generation
 from tinyllm_serve.generation.grammar import output_grammar
 from tinyllm_serve.generation.parsers import PlainText
 from tinyllm_serve.generation.parts import Content
-from tinyllm_serve.generation.text import length_errors, run_on_text
+from tinyllm_serve.generation.prompt import length_errors, token_lists
+from tinyllm_serve.generation.threads import run_in_thread
 from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
@@ -29,7 +30,6 @@ from tinyllm_serve.protocol.completions import (
     CompletionLogprobs,
     CompletionRequest,
     CompletionResponse,
-    token_lists,
 )
 from tinyllm_serve.routes.dependencies import ModelService
 from tinyllm_serve.service import Service
@@ -47,13 +47,8 @@ async def completions(body: CompletionRequest, request: Request, service: ModelS
     service.check_model(body.model)
     log, client = log_fields(request), client_of(request)
     log["user"] = body.user
-    with length_errors("prompt"):
-        # In a thread, so that other streams continue while long texts are encoded.
-        prompts, grammar = await run_on_text(service.pacer, client, body, _prepare, service, body)
-    echoes = [""] * len(prompts)
-    if body.echo:
-        decode = service.tokenizer.decode
-        echoes = await run_on_text(service.pacer, client, prompts, lambda: [*map(decode, prompts)])
+    # In a thread, so that other streams continue while long texts are encoded.
+    prompts, echoes, grammar = await run_in_thread(service.pacer, client, _prepare, service, body)
     generation = Generation(
         service,
         body,
@@ -75,10 +70,14 @@ async def completions(body: CompletionRequest, request: Request, service: ModelS
     return Response(text, media_type="application/json")
 
 
-def _prepare(service: Service, body: CompletionRequest) -> tuple[list[list[int]], Grammar | None]:
-    """Return the prompts of a request, and the grammar of its answers."""
-    prompts = list(token_lists(body.prompt, service.tokenizer, service.max_prompt))
-    return prompts, output_grammar(body)
+def _prepare(
+    service: Service, body: CompletionRequest
+) -> tuple[list[list[int]], list[str], Grammar | None]:
+    """Return the prompts of a request, the texts before its answers, and the grammar."""
+    with length_errors("prompt"):
+        prompts = list(token_lists(body.prompt, service.tokenizer, service.max_prompt))
+    echoes = [service.tokenizer.decode(prompt) if body.echo else "" for prompt in prompts]
+    return prompts, echoes, output_grammar(body)
 
 
 class TextCompletion:

@@ -17,7 +17,8 @@ from tinyllm_engine import EngineFullError
 from tinyllm_engine import Request as EngineRequest
 
 from tinyllm_serve.clients import Client
-from tinyllm_serve.generation.text import length_errors, run_on_text
+from tinyllm_serve.generation.prompt import length_errors, token_lists
+from tinyllm_serve.generation.threads import run_in_thread
 from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.body_limit import hold_memory
@@ -26,7 +27,7 @@ from tinyllm_serve.http.errors import ApiError, renamed_fields
 from tinyllm_serve.http.json_text import json_bytes
 from tinyllm_serve.http.request_log import log_fields
 from tinyllm_serve.protocol.base import EndUser, ListOf, Strict
-from tinyllm_serve.protocol.completions import Tokens, token_lists
+from tinyllm_serve.protocol.completions import Tokens
 from tinyllm_serve.routes.dependencies import ModelService
 from tinyllm_serve.service import Service
 
@@ -97,7 +98,7 @@ async def embeddings(body: EmbeddingRequest, request: Request, service: ModelSer
         )
         raise ApiError(400, message, param="dimensions")
     client = client_of(request)
-    texts = await run_on_text(service.pacer, client, body.input, _tokens, service, body)
+    texts = await run_in_thread(service.pacer, client, _tokens, service, body)
     log = log_fields(request)
     log["user"] = body.user
     log["prompt_tokens"] = count = sum(map(len, texts))

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from starlette.requests import Request
 
 from tinyllm_serve.generation.generate import Generation
-from tinyllm_serve.generation.text import run_on_text
+from tinyllm_serve.generation.threads import run_in_thread
 from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
@@ -56,7 +56,7 @@ async def responses(body: ResponseRequest, request: Request, service: ModelServi
     log["user"] = body.end_user
     log["tools_left_out"] = len(body.hosted) or None
     with renamed_fields(CHAT_FIELDS):
-        chat = await run_on_text(service.pacer, client, body, as_chat, body)
+        chat = await run_in_thread(service.pacer, client, as_chat, body)
         generation = await start_chat(service, chat, log, client, CHAT_FIELDS)
     response = ModelResponse(service, body, generation)
     if body.stream:

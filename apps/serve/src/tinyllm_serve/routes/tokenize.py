@@ -6,8 +6,8 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Discriminator, Field, Tag
 from starlette.requests import Request
 
-from tinyllm_serve.generation.prompt import Prompt
-from tinyllm_serve.generation.text import length_errors, run_on_text
+from tinyllm_serve.generation.prompt import Prompt, length_errors
+from tinyllm_serve.generation.threads import run_in_thread
 from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.errors import ApiError
@@ -129,7 +129,7 @@ async def tokenize(
     """Return the tokens of a text or of a conversation."""
     service.check_ready()
     service.check_model(body.model)
-    tokens = await run_on_text(service.pacer, client_of(request), body, _encode, service, body)
+    tokens = await run_in_thread(service.pacer, client_of(request), _encode, service, body)
     return TokenizeResponse(tokens=tokens, count=len(tokens), max_model_len=service.max_model_len)
 
 
@@ -147,12 +147,10 @@ async def detokenize(
     if len(body.tokens) > _max_tokens(service):
         message = f"tokens: expected at most {_max_tokens(service)}, got {len(body.tokens)}"
         raise ApiError(400, message, param="tokens")
-    tokenizer = service.tokenizer
-    text = await run_on_text(
+    text = await run_in_thread(
         service.pacer,
         client_of(request),
-        body.tokens,
-        tokenizer.decode,
+        service.tokenizer.decode,
         body.tokens,
         skip_special_tokens=False,
     )

@@ -1,17 +1,13 @@
-"""Work on texts of clients: in threads, few of which serve long texts."""
+"""Threads for work on the texts of clients, few of which serve long texts."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
-from tinyllm_qwen import TextTooLongError
-
 from tinyllm_serve.clients import Client
-from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.pace import Pacer
 from tinyllm_serve.protocol.input_size import is_larger
 
@@ -30,23 +26,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def run_on_text(
-    pacer: Pacer,
-    client: Client,
-    given: object,
-    work: Callable[P, T],
-    *args: P.args,
-    **kwargs: P.kwargs,
+async def run_in_thread(
+    pacer: Pacer, client: Client, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
 ) -> T:
     """Call `work` in a thread, so that streams continue meanwhile.
 
-    Long input waits for one of two threads, so that it never occupies all threads that other
-    requests need. Each thread also takes time from the event loop, because most of the work holds
-    Python's lock. A client has one long input at a time in these threads, so that other clients
-    wait for one of its inputs and not for all, and rests after it. `given` is the input, for its
-    size.
+    Long input, by the size of `args`, waits for one of two threads, so that it never occupies all
+    threads that other requests need. Each thread also takes time from the event loop, because most
+    of the work holds Python's lock. A client has one long input at a time in these threads, so that
+    other clients wait for one of its inputs and not for all, and rests after it.
     """
-    if not is_larger(given, LONG, per_value=PER_VALUE):
+    if not any(is_larger(each, LONG, per_value=PER_VALUE) for each in args):
         return await asyncio.to_thread(work, *args, **kwargs)
     seconds = 0.0
 
@@ -63,17 +53,3 @@ async def run_on_text(
             return await asyncio.get_running_loop().run_in_executor(_long_texts, timed)
         finally:
             await pacer.rest(client, seconds)
-
-
-@contextmanager
-def length_errors(field: str) -> Iterator[None]:
-    """Convert errors of texts that are too long.
-
-    Raises:
-        ApiError: 400, with OpenAI's code, for a text of the field `field`.
-    """
-    try:
-        yield
-    except TextTooLongError as error:
-        message = f"{field}: {error}"
-        raise ApiError(400, message, param=field, code="context_length_exceeded") from error
