@@ -2,12 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from secrets import token_hex
 
-from tinyllm_engine import Grammar, Output, Request, Usage
+from starlette.requests import Request
+from tinyllm_engine import Grammar, Output, Usage
+from tinyllm_engine import Request as EngineRequest
 
 from tinyllm_serve.clients import Client
 from tinyllm_serve.generation.parsers import Parser
@@ -20,9 +22,10 @@ from tinyllm_serve.generation.parts import (
     Reasoning,
     ToolCall,
 )
+from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.disconnect import cancel
 from tinyllm_serve.http.errors import ApiError, renamed_fields
-from tinyllm_serve.http.request_log import LogFields
+from tinyllm_serve.http.request_log import log_fields
 from tinyllm_serve.protocol.base import ChatFinishReason, UsageBody
 from tinyllm_serve.protocol.sampling import SamplingFields
 from tinyllm_serve.service import Service
@@ -65,7 +68,7 @@ class Answer:
         finish_reason: None until the answer has ended.
     """
 
-    request: Request
+    request: EngineRequest
     parser: Parser
     index: int
     one_call: bool = False
@@ -118,11 +121,10 @@ class Generation:
     def __init__(
         self,
         service: Service,
-        fields: SamplingFields,
+        body: SamplingFields,
+        request: Request,
         prompts: Sequence[Sequence[int]],
         make_parser: Callable[[], Parser],
-        log: LogFields,
-        client: Client,
         *,
         max_tokens: int | None,
         default_tokens: int,
@@ -130,43 +132,39 @@ class Generation:
         logprobs: int | None,
         prompt_logprobs: bool = False,
         one_call: bool = False,
-        field_names: Mapping[str, str] | None = None,
     ) -> None:
-        """Prepare `fields.choices` answers to each prompt.
+        """Prepare `body.choices` answers to each prompt.
 
         `max_tokens` is the limit in the request. Without it an answer has at most `default_tokens`,
         or fewer if the pages hold fewer beside its prompt.
 
         `logprobs` is the number of likeliest tokens to report, or None for no log-probabilities.
         With `prompt_logprobs` the first output of an answer has those of its prompt too. With
-        `one_call` an answer ends after its first call. `field_names` maps the engine's names of
-        fields to the endpoint's, for errors. The token counts and the finish reasons are written to
-        `log`.
+        `one_call` an answer ends after its first call. The token counts and the finish reasons are
+        written to the log line of the request.
 
         Raises:
             ApiError: if a request can never be served.
         """
-        _check_client_limits(service, fields, len(prompts), client)
-        log["priority"] = fields.priority or None
         self._service = service
-        self._client = client
-        self._choices = fields.choices
-        self._log = log
-        self._field_names = field_names or {}
-        self.answers: list[Answer] = []
-        # A stream reports log-probabilities with each token, and need not keep them.
-        keeps_outputs = logprobs is not None and not fields.stream
+        self._body = body
+        self._log = log_fields(request)
+        self._client = client = client_of(request)
+        _check_client_limits(service, body, len(prompts), client)
+        self._log["priority"] = body.priority or None
         limits = [
             max(1, min(default_tokens, service.max_model_len - len(prompt)))
             if max_tokens is None
             else max_tokens
             for prompt in prompts
         ]
+        # A stream reports log-probabilities with each token, and need not keep them.
+        keeps_outputs = logprobs is not None and not body.stream
         longest = sum(min(limit, service.max_model_len) for limit in limits) if keeps_outputs else 0
         scored = sum(map(len, prompts)) if prompt_logprobs else 0
-        kept = fields.choices * (longest + scored) * (1 + (logprobs or 0))
+        kept = body.choices * (longest + scored) * (1 + (logprobs or 0))
         if kept > MAX_KEPT_LOGPROBS:
-            limit_field = self._field_names.get("max_tokens", "max_tokens")
+            limit_field = body.field_names.get("max_tokens", "max_tokens")
             remedy = f"lower {limit_field}, or stream the response"
             message = (
                 f"logprobs: expected at most {MAX_KEPT_LOGPROBS:,} of all tokens, "
@@ -174,29 +172,30 @@ class Generation:
             )
             raise ApiError(400, message, param="logprobs")
         group = token_hex(8)  # the answers take turns with other requests of the client
-        with renamed_fields(self._field_names):
-            for index in range(len(prompts) * fields.choices):
-                request = Request(
-                    prompts[index // fields.choices],
-                    max_tokens=limits[index // fields.choices],
-                    sampling=fields.sampling_params(
-                        service.defaults,
-                        choice=index % fields.choices,
-                        top_logprobs=logprobs or 0,
-                    ),
-                    stop=fields.stops,
-                    priority=fields.priority,
-                    tenant=client.tenant,
-                    weight=client.weight,
-                    group=group,
-                    cache_salt=client.salt(fields.cache_salt),
-                    grammar=grammar,
-                    logprobs=logprobs is not None,
-                    prompt_logprobs=prompt_logprobs,
-                    ignore_end=fields.ignore_eos,
-                )
-                answer = Answer(request, make_parser(), index, one_call, keeps_outputs)
-                self.answers.append(answer)
+        self.answers: list[Answer] = []
+        with renamed_fields(body.field_names):
+            for prompt, limit in zip(prompts, limits, strict=True):
+                for choice in range(body.choices):
+                    engine_request = EngineRequest(
+                        prompt,
+                        max_tokens=limit,
+                        sampling=body.sampling_params(
+                            service.defaults, choice=choice, top_logprobs=logprobs or 0
+                        ),
+                        stop=body.stops,
+                        priority=body.priority,
+                        tenant=client.tenant,
+                        weight=client.weight,
+                        group=group,
+                        cache_salt=client.salt(body.cache_salt),
+                        grammar=grammar,
+                        logprobs=logprobs is not None,
+                        prompt_logprobs=prompt_logprobs,
+                        ignore_end=body.ignore_eos,
+                    )
+                    index = len(self.answers)
+                    answer = Answer(engine_request, make_parser(), index, one_call, keeps_outputs)
+                    self.answers.append(answer)
         self._unfinished = len(self.answers)
 
     @property
@@ -205,7 +204,7 @@ class Generation:
         return UsageBody.of(
             [answer.usage for answer in self.answers],
             sum(answer.reasoning_tokens for answer in self.answers),
-            choices=self._choices,
+            choices=self._body.choices,
         )
 
     def tokens(self) -> AsyncGenerator[AnswerToken, None]:
@@ -240,9 +239,9 @@ class Generation:
         """Yield the tokens of one answer."""
         metrics = self._service.metrics
         start = latest = time.perf_counter()
-        seconds = metrics.time_to_first_token
+        latency = metrics.time_to_first_token
         try:
-            with renamed_fields(self._field_names):
+            with renamed_fields(self._body.field_names):
                 engine, pacer = self._service.engine, self._service.pacer
                 async with (
                     pacer.turn(self._client),
@@ -250,8 +249,8 @@ class Generation:
                 ):
                     async for output in outputs:
                         now = time.perf_counter()
-                        seconds.observe(now - latest)
-                        latest, seconds = now, metrics.inter_token_latency
+                        latency.observe(now - latest)
+                        latest, latency = now, metrics.inter_token_latency
                         token = answer.add(output)
                         yield token
                         if token.finish_reason is not None:
@@ -278,22 +277,22 @@ class Generation:
 
 
 def _check_client_limits(
-    service: Service, fields: SamplingFields, prompts: int, client: Client
+    service: Service, body: SamplingFields, prompts: int, client: Client
 ) -> None:
     """Refuse a priority that the client may not have, and a request that can never be admitted.
 
     Raises:
         ApiError: 400.
     """
-    if fields.priority < -client.max_priority:
-        message = f"priority: expected at least {-client.max_priority}, got {fields.priority}"
+    if body.priority < -client.max_priority:
+        message = f"priority: expected at least {-client.max_priority}, got {body.priority}"
         raise ApiError(400, message, param="priority")
     settings = service.settings
-    answers, room = prompts * fields.choices, settings.max_waiting + settings.max_num_seqs
+    answers, room = prompts * body.choices, settings.max_waiting + settings.max_num_seqs
     if answers > room:
         message = (
             f"n: expected at most {room} answers in one request, got {prompts} prompts with "
-            f"{fields.choices} answers each: send several requests"
+            f"{body.choices} answers each: send several requests"
         )
         raise ApiError(400, message, param="n")
 

@@ -1,5 +1,6 @@
 """Request and response of POST /v1/chat/completions."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -117,9 +118,10 @@ class ChatRequest(ClientFields, SamplingFields, NeutralPrompt):
         return self.max_completion_tokens or self.max_tokens
 
     @property
-    def limit_field(self) -> str:
-        """The name of the field that has `token_limit`."""
-        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+    def field_names(self) -> Mapping[str, str]:
+        """The request's names of the fields that the engine names differently, for errors."""
+        limit = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+        return {"prompt": "messages", "max_tokens": limit}
 
     @property
     def offered_tools(self) -> list[Tool]:

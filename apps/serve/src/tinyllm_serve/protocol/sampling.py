@@ -1,5 +1,6 @@
 """Fields that chat and plain completions share: sampling, output format, streaming."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -101,6 +102,11 @@ class SamplingFields(GenerationFields, NeutralSampling):
         if self.ignore_eos and self.has_format:
             raise ValueError("ignore_eos: expected false beside an output format, which ends")
         return self
+
+    @property
+    def field_names(self) -> Mapping[str, str]:
+        """The request's names of the fields that the engine names differently, for errors."""
+        return {}
 
     @property
     def has_format(self) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from secrets import token_hex
 
@@ -12,7 +12,6 @@ from starlette.requests import Request
 from tinyllm_engine import Grammar, Output, TokenLogprob
 from tinyllm_qwen import Tokenizer
 
-from tinyllm_serve.clients import Client
 from tinyllm_serve.generation.generate import Answer, Generation
 from tinyllm_serve.generation.grammar import chat_grammar
 from tinyllm_serve.generation.parsers import AnswerParser
@@ -31,7 +30,7 @@ from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.json_text import json_bytes, with_choices
-from tinyllm_serve.http.request_log import LogFields, log_fields
+from tinyllm_serve.http.request_log import log_fields
 from tinyllm_serve.http.sse import STREAM_RESPONSE, Event, EventStream
 from tinyllm_serve.protocol.base import ChatFinishReason
 from tinyllm_serve.protocol.chat import (
@@ -51,10 +50,8 @@ router = APIRouter(tags=["chat"], route_class=BodyRoute)
 @router.post("/v1/chat/completions", response_model=ChatResponse, responses=STREAM_RESPONSE)
 async def chat_completions(body: ChatRequest, request: Request, service: ModelService) -> Response:
     """Continue a conversation. With `stream` the response is server-sent events."""
-    log = log_fields(request)
-    log["user"] = body.end_user
-    field_names = {"prompt": "messages", "max_tokens": body.limit_field}
-    generation = await start_chat(service, body, log, client_of(request), field_names)
+    log_fields(request)["user"] = body.end_user
+    generation = await start_chat(service, body, request)
     completion = ChatCompletion(service, body, generation)
     if body.stream:
         return EventStream(completion.events(), service.settings.sse_keep_alive)
@@ -63,16 +60,8 @@ async def chat_completions(body: ChatRequest, request: Request, service: ModelSe
     return Response(text, media_type="application/json")
 
 
-async def start_chat(
-    service: Service,
-    body: ChatRequest,
-    log: LogFields,
-    client: Client,
-    field_names: Mapping[str, str],
-) -> Generation:
+async def start_chat(service: Service, body: ChatRequest, request: Request) -> Generation:
     """Prepare the answers to a conversation.
-
-    `field_names` maps the engine's names of fields to the endpoint's, for errors.
 
     Raises:
         ApiError: if the request names another model, or cannot be served.
@@ -80,24 +69,23 @@ async def start_chat(
     """
     service.check_ready()
     service.check_model(body.model)
+    client = client_of(request)
     # In a thread, so that other streams continue while long texts are rendered.
     prompt, grammar = await run_in_thread(service.pacer, client, _prepare, service, body)
     functions = {tool.function.name: tool.function.parameters or {} for tool in body.offered_tools}
     return Generation(
         service,
         body,
+        request,
         [prompt.tokens],
         lambda: AnswerParser(
             opened=prompt.opened, functions=functions, call_format=prompt.call_format
         ),
-        log,
-        client,
         max_tokens=body.token_limit,
         default_tokens=service.settings.max_tokens,
         grammar=grammar,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         one_call=body.parallel_tool_calls is False,
-        field_names=field_names,
     )
 
 

@@ -45,17 +45,16 @@ async def completions(body: CompletionRequest, request: Request, service: ModelS
     """Continue a text. With `stream` the response is server-sent events."""
     service.check_ready()
     service.check_model(body.model)
-    log, client = log_fields(request), client_of(request)
-    log["user"] = body.user
+    log_fields(request)["user"] = body.user
+    client = client_of(request)
     # In a thread, so that other streams continue while long texts are encoded.
     prompts, echoes, grammar = await run_in_thread(service.pacer, client, _prepare, service, body)
     generation = Generation(
         service,
         body,
+        request,
         prompts,
         PlainText,
-        log,
-        client,
         max_tokens=body.max_tokens,
         default_tokens=DEFAULT_MAX_TOKENS,
         grammar=grammar,

@@ -32,10 +32,9 @@ CHAT_FIELDS = {
     "max_completion_tokens": "max_output_tokens",
     "max_tokens": "max_output_tokens",
     "messages": "input",
-    "prompt": "input",
     "response_format": "text.format",
 }
-"""The endpoint's name for each field that chat completions or the engine name differently."""
+"""The endpoint's name for each field that chat completions name differently."""
 
 _REPEATED = {
     "instructions",
@@ -52,12 +51,12 @@ router = APIRouter(tags=["responses"], route_class=BodyRoute)
 @router.post("/v1/responses", response_model=ResponseBody, responses=STREAM_RESPONSE)
 async def responses(body: ResponseRequest, request: Request, service: ModelService) -> Response:
     """Continue a conversation. With `stream` the response is named server-sent events."""
-    log, client = log_fields(request), client_of(request)
+    log = log_fields(request)
     log["user"] = body.end_user
     log["tools_left_out"] = len(body.hosted) or None
     with renamed_fields(CHAT_FIELDS):
-        chat = await run_in_thread(service.pacer, client, as_chat, body)
-        generation = await start_chat(service, chat, log, client, CHAT_FIELDS)
+        chat = await run_in_thread(service.pacer, client_of(request), as_chat, body)
+        generation = await start_chat(service, chat, request)
     response = ModelResponse(service, body, generation)
     if body.stream:
         return EventStream(response.events(), service.settings.sse_keep_alive, named=True)
@@ -88,18 +87,16 @@ class ModelResponse:
             number += 1
             return {**event, "sequence_number": number - 1}
 
-        async with aclosing(self._generation.tokens()) as tokens:
-            async for token in tokens:
-                if token.is_first:
-                    for kind in ("created", "in_progress"):
-                        start = {
-                            "type": f"response.{kind}",
-                            "response": self._body_of("in_progress"),
-                        }
-                        yield numbered(start)
-                for part in token.parts:
-                    for event in self._items.add(part):
-                        yield numbered(event)
+        with renamed_fields(CHAT_FIELDS):
+            async with aclosing(self._generation.tokens()) as tokens:
+                async for token in tokens:
+                    if token.is_first:
+                        start = self._body_of("in_progress")
+                        for kind in ("created", "in_progress"):
+                            yield numbered({"type": f"response.{kind}", "response": start})
+                    for part in token.parts:
+                        for event in self._items.add(part):
+                            yield numbered(event)
         status = self._status
         for event in self._items.close(status):
             yield numbered(event)
