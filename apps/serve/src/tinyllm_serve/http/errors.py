@@ -20,7 +20,7 @@ from tinyllm_engine import (
 )
 from tinyllm_qwen import TemplateError
 
-from tinyllm_serve.http.json_text import JsonText
+from tinyllm_serve.http.json_text import JsonObject, JsonText
 
 RETRY_AFTER_UNAVAILABLE = 5
 """Seconds after which a client may retry: the time in which a server or a replica restarts."""
@@ -74,7 +74,7 @@ class ApiError(Exception):
         return self.message
 
     @property
-    def body(self) -> dict[str, object]:
+    def body(self) -> JsonObject:
         """The body of the response, as JSON values."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         kind = _TYPES.get(self.status, kind)

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 
 from fastapi.responses import JSONResponse
 
+JsonObject = dict[str, object]
+
 
 def json_bytes(value: object) -> bytes:
     r"""Return a value as JSON in UTF-8.

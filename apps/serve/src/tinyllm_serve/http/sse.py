@@ -12,11 +12,9 @@ from starlette.types import Receive, Scope, Send
 from tinyllm_serve.http.body_limit import release_body
 from tinyllm_serve.http.disconnect import cancel, disconnected
 from tinyllm_serve.http.errors import ApiError, as_api_error
-from tinyllm_serve.http.json_text import json_bytes
+from tinyllm_serve.http.json_text import JsonObject, json_bytes
 
-Event = dict[str, object]
-
-STREAM_RESPONSE: dict[int | str, dict[str, object]] = {200: {"content": {"text/event-stream": {}}}}
+STREAM_RESPONSE: dict[int | str, JsonObject] = {200: {"content": {"text/event-stream": {}}}}
 """The OpenAPI description of a response with `stream`, in addition to the JSON response."""
 
 _KEEP_ALIVE = b": keep-alive\n\n"
@@ -40,7 +38,7 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, events: AsyncGenerator[Event, None], keep_alive: float, *, named: bool = False
+        self, events: AsyncGenerator[JsonObject, None], keep_alive: float, *, named: bool = False
     ) -> None:
         """Prepare to send."""
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
@@ -112,6 +110,6 @@ def _end(*, named: bool) -> bytes:
     return b"" if named else b"data: [DONE]\n\n"
 
 
-def _encode(event: Event, *, named: bool) -> bytes:
+def _encode(event: JsonObject, *, named: bool) -> bytes:
     name = f"event: {event['type']}\n" if named and "type" in event else ""
     return b"%sdata: %s\n\n" % (name.encode(), json_bytes(event))

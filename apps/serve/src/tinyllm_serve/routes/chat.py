@@ -29,9 +29,9 @@ from tinyllm_serve.generation.threads import run_in_thread
 from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
-from tinyllm_serve.http.json_text import json_bytes, with_choices
+from tinyllm_serve.http.json_text import JsonObject, json_bytes, with_choices
 from tinyllm_serve.http.request_log import log_fields
-from tinyllm_serve.http.sse import STREAM_RESPONSE, Event, EventStream
+from tinyllm_serve.http.sse import STREAM_RESPONSE, EventStream
 from tinyllm_serve.protocol.base import ChatFinishReason
 from tinyllm_serve.protocol.chat import (
     AnswerMessage,
@@ -112,7 +112,7 @@ class ChatCompletion:
         self._generation = generation
         self._id = f"chatcmpl-{token_hex(12)}"
         self._created = int(time.time())
-        self._fields: Event = {  # of each chunk
+        self._fields: JsonObject = {  # of each chunk
             "id": self._id,
             "object": "chat.completion.chunk",
             "created": self._created,
@@ -122,20 +122,20 @@ class ChatCompletion:
             **({"usage": None} if body.include_usage else {}),
         }
 
-    async def events(self) -> AsyncGenerator[Event, None]:
+    async def events(self) -> AsyncGenerator[JsonObject, None]:
         """Yield the chunks of a stream."""
         async with aclosing(self._generation.tokens()) as tokens:
             async for token in tokens:
                 index = token.index
                 if token.is_first:
-                    opening: Event = {"role": "assistant", "content": "", "refusal": None}
+                    opening: JsonObject = {"role": "assistant", "content": "", "refusal": None}
                     yield self._chunk(index, opening)
                 calls = token.calls_before
                 for part in token.parts:
                     calls += isinstance(part, CallStart)
                     if not isinstance(part, CallEnd):
                         yield self._chunk(index, _delta(part, calls - 1))
-                logprobs: Event | None = None
+                logprobs: JsonObject | None = None
                 if self._body.logprobs:
                     chosen = _chosen(token.output, self._service.tokenizer)
                     logprobs = {"content": [chosen], "refusal": None}
@@ -173,10 +173,10 @@ class ChatCompletion:
     def _chunk(
         self,
         index: int,
-        delta: Event,
-        logprobs: Event | None = None,
+        delta: JsonObject,
+        logprobs: JsonObject | None = None,
         finish_reason: ChatFinishReason | None = None,
-    ) -> Event:
+    ) -> JsonObject:
         """Return an event with the new part of one answer."""
         choice = {
             "index": index,
@@ -184,13 +184,13 @@ class ChatCompletion:
             "logprobs": logprobs,
             "finish_reason": finish_reason,
         }
-        counts: Event = {}
+        counts: JsonObject = {}
         if self._body.usage_in_chunks:
             counts["usage"] = self._generation.usage.model_dump()
         return {**self._fields, **counts, "choices": [choice]}
 
 
-def _delta(part: Part, call: int) -> Event:
+def _delta(part: Part, call: int) -> JsonObject:
     """Return a part of an answer for a chunk. `call` is the index of the current call."""
     match part:
         case Content(text):
@@ -221,14 +221,14 @@ def _call(call: ToolCall) -> ToolCallBody:
     return ToolCallBody(id=call.id, function=function)
 
 
-def _chosen(output: Output, tokenizer: Tokenizer) -> Event:
+def _chosen(output: Output, tokenizer: Tokenizer) -> JsonObject:
     """Return a `ChosenLogprob` as a dictionary, which takes half the time of the object."""
     assert output.logprob is not None
     chosen = _logprob(TokenLogprob(output.token, output.logprob), tokenizer)
     return {**chosen, "top_logprobs": [_logprob(each, tokenizer) for each in output.top]}
 
 
-def _logprob(scored: TokenLogprob, tokenizer: Tokenizer) -> Event:
+def _logprob(scored: TokenLogprob, tokenizer: Tokenizer) -> JsonObject:
     token = tokenizer.token_bytes(scored.token)
     # A token may hold a part of a character, which is shown as U+FFFD.
     text = token.decode(errors="replace")

@@ -21,9 +21,9 @@ from tinyllm_serve.generation.threads import run_in_thread
 from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
-from tinyllm_serve.http.json_text import with_choices
+from tinyllm_serve.http.json_text import JsonObject, with_choices
 from tinyllm_serve.http.request_log import log_fields
-from tinyllm_serve.http.sse import STREAM_RESPONSE, Event, EventStream
+from tinyllm_serve.http.sse import STREAM_RESPONSE, EventStream
 from tinyllm_serve.protocol.base import UsageBody
 from tinyllm_serve.protocol.completions import (
     CompletionChoice,
@@ -97,7 +97,7 @@ class TextCompletion:
         self._id = f"cmpl-{token_hex(12)}"
         self._created = int(time.time())
 
-    async def events(self) -> AsyncGenerator[Event, None]:
+    async def events(self) -> AsyncGenerator[JsonObject, None]:
         """Yield the chunks of a stream."""
         offsets = [0 for _ in self._generation.answers]
         counted = self._body.usage_in_chunks

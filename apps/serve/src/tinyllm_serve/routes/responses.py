@@ -1,7 +1,7 @@
 """POST /v1/responses."""
 
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import cached_property
 from secrets import token_hex
@@ -16,9 +16,9 @@ from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.errors import renamed_fields
-from tinyllm_serve.http.json_text import JsonText
+from tinyllm_serve.http.json_text import JsonObject, JsonText
 from tinyllm_serve.http.request_log import log_fields
-from tinyllm_serve.http.sse import STREAM_RESPONSE, Event, EventStream
+from tinyllm_serve.http.sse import STREAM_RESPONSE, EventStream
 from tinyllm_serve.protocol.output_format import TextFormat
 from tinyllm_serve.protocol.responses import ResponseBody, ResponseRequest
 from tinyllm_serve.protocol.tools import NamedFunction
@@ -78,11 +78,11 @@ class ModelResponse:
         self._id = f"resp_{token_hex(12)}"
         self._created = int(time.time())
 
-    async def events(self) -> AsyncGenerator[Event, None]:
+    async def events(self) -> AsyncGenerator[JsonObject, None]:
         """Yield the events of a stream, numbered."""
         number = 0
 
-        def numbered(event: Mapping[str, object]) -> Event:
+        def numbered(event: JsonObject) -> JsonObject:
             nonlocal number
             number += 1
             return {**event, "sequence_number": number - 1}
@@ -102,7 +102,7 @@ class ModelResponse:
             yield numbered(event)
         yield numbered({"type": f"response.{status}", "response": self._body_of(status)})
 
-    async def last(self) -> Event:
+    async def last(self) -> JsonObject:
         """Return the complete response."""
         async with aclosing(self.events()) as events:
             async for _ in events:
@@ -115,7 +115,7 @@ class ModelResponse:
         reason = self._generation.answers[0].finish_reason
         return "incomplete" if reason == "length" else "completed"
 
-    def _body_of(self, status: str) -> Event:
+    def _body_of(self, status: str) -> JsonObject:
         """Return the response with a status."""
         body, usage = self._body, None
         if status != "in_progress":
@@ -156,7 +156,7 @@ class ModelResponse:
         }
 
     @cached_property
-    def _repeated(self) -> Event:
+    def _repeated(self) -> JsonObject:
         """The fields that repeat the request, or have the server's defaults."""
         body = self._body
         sampling = self._service.defaults.sampling(temperature=body.temperature, top_p=body.top_p)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from secrets import token_hex
 
 from tinyllm_serve.generation.parts import CallArguments, CallEnd, CallStart, Part, Reasoning
-from tinyllm_serve.http.sse import Event
+from tinyllm_serve.http.json_text import JsonObject
 from tinyllm_serve.protocol.responses import encoded_reasoning
 
 
@@ -17,11 +17,11 @@ class OutputItems:
 
     def __init__(self, *, encoded: bool) -> None:
         """Start an answer. With `encoded`, reasoning items have `encrypted_content`."""
-        self.bodies: list[Event] = []
+        self.bodies: list[JsonObject] = []
         self._encoded = encoded
         self._open: OutputTextItem | OutputCallItem | None = None
 
-    def add(self, part: Part) -> Iterator[Event]:
+    def add(self, part: Part) -> Iterator[JsonObject]:
         """Add a part of the answer, and yield its events."""
         match part:
             case CallStart():
@@ -36,14 +36,14 @@ class OutputItems:
             case _:
                 yield from self._add_text(part.text, reasoning=isinstance(part, Reasoning))
 
-    def close(self, status: str) -> Iterator[Event]:
+    def close(self, status: str) -> Iterator[JsonObject]:
         """End the open item, if there is one, with a status, and yield its events."""
         if self._open is not None:
             yield from self._open.close(status)
             self.bodies.append(self._open.body(status))
             self._open = None
 
-    def _add_text(self, text: str, *, reasoning: bool) -> Iterator[Event]:
+    def _add_text(self, text: str, *, reasoning: bool) -> Iterator[JsonObject]:
         item = self._open
         if not isinstance(item, OutputTextItem) or item.reasoning != reasoning:
             yield from self.close("completed")
@@ -63,7 +63,7 @@ class OutputCallItem:
         self._call = call
         self._arguments = ""
 
-    def body(self, status: str) -> Event:
+    def body(self, status: str) -> JsonObject:
         """Return the item with its arguments so far."""
         return {
             "id": self._id,
@@ -74,17 +74,17 @@ class OutputCallItem:
             "arguments": self._arguments,
         }
 
-    def open(self) -> Event:
+    def open(self) -> JsonObject:
         """Return the event of the item's beginning."""
         return _event("output_item.added", self._output_index, item=self.body("in_progress"))
 
-    def add(self, text: str) -> Event:
+    def add(self, text: str) -> JsonObject:
         """Add a piece of the arguments, and return its event."""
         self._arguments += text
         kind = "function_call_arguments.delta"
         return _event(kind, self._output_index, item_id=self._id, delta=text)
 
-    def close(self, status: str) -> Iterator[Event]:
+    def close(self, status: str) -> Iterator[JsonObject]:
         """Yield the events of the item's end."""
         index = self._output_index
         end = {"item_id": self._id, "name": self._call.name, "arguments": self._arguments}
@@ -111,32 +111,32 @@ class OutputTextItem:
         self._kind = "reasoning_text" if reasoning else "output_text"
         self._id = f"{'rs' if reasoning else 'msg'}_{token_hex(12)}"
         self._location = {"item_id": self._id, "content_index": 0}
-        self._logprobs: Event = {} if reasoning else {"logprobs": []}
+        self._logprobs: JsonObject = {} if reasoning else {"logprobs": []}
         self._encoded = encoded
 
-    def body(self, status: str) -> Event:
+    def body(self, status: str) -> JsonObject:
         """Return the item. With the status "in_progress" the content is still empty."""
         begun = status == "in_progress"
         content = [] if begun else [self._part]
-        item: Event = {"id": self._id, "status": status, "content": content}
+        item: JsonObject = {"id": self._id, "status": status, "content": content}
         if not self.reasoning:
             return {**item, "type": "message", "role": "assistant"}
         encoded = encoded_reasoning(self.text) if self._encoded and not begun else None
         return {**item, "type": "reasoning", "summary": [], "encrypted_content": encoded}
 
-    def open(self) -> Iterator[Event]:
+    def open(self) -> Iterator[JsonObject]:
         """Yield the events of the item's beginning."""
         index = self._output_index
         yield _event("output_item.added", index, item=self.body("in_progress"))
         yield _event("content_part.added", index, **self._location, part=self._part)
 
-    def add(self, text: str) -> Event:
+    def add(self, text: str) -> JsonObject:
         """Add text, and return its event."""
         self.text += text
         fields = {**self._location, **self._logprobs, "delta": text}
         return _event(f"{self._kind}.delta", self._output_index, **fields)
 
-    def close(self, status: str) -> Iterator[Event]:
+    def close(self, status: str) -> Iterator[JsonObject]:
         """Yield the events of the item's end."""
         index = self._output_index
         end = {**self._location, **self._logprobs, "text": self.text}
@@ -145,10 +145,10 @@ class OutputTextItem:
         yield _event("output_item.done", index, item=self.body(status))
 
     @property
-    def _part(self) -> Event:
-        part: Event = {"type": self._kind, "text": self.text}
+    def _part(self) -> JsonObject:
+        part: JsonObject = {"type": self._kind, "text": self.text}
         return part if self.reasoning else {**part, "annotations": [], "logprobs": []}
 
 
-def _event(kind: str, output_index: int, **fields: object) -> Event:
+def _event(kind: str, output_index: int, **fields: object) -> JsonObject:
     return {"type": f"response.{kind}", "output_index": output_index, **fields}
