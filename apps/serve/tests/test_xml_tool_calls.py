@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from tinyllm_engine.grammar.compiler import GrammarCompiler
 from tinyllm_qwen import Tokenizer, load
 from tinyllm_serve.generation.grammar import call_grammar, text_or_calls
-from tinyllm_serve.generation.parameter_types import JsonSchema
+from tinyllm_serve.generation.parameter_types import Schema
 from tinyllm_serve.generation.parts import CallArguments, CallEnd, CallStart, Content, Part
 from tinyllm_serve.generation.tool_calls import MAX_HEAD
 from tinyllm_serve.generation.xml_tool_calls import XmlToolCallParser
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.protocol.tools import Function
 
-SCHEMA: JsonSchema = {
+SCHEMA: Schema = {
     "type": "object",
     "properties": {
         "city": {"type": "string"},

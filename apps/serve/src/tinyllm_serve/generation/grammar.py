@@ -1,12 +1,12 @@
 """The grammar of an answer: its output format, its function calls, or either."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tinyllm_engine import Grammar
 
-from tinyllm_serve.generation.parameter_types import JsonSchema
+from tinyllm_serve.generation.parameter_types import Schema
 from tinyllm_serve.generation.prompt import CallFormat, Prompt
 from tinyllm_serve.generation.tool_calls import CALL_CLOSE, CALL_OPEN
 from tinyllm_serve.generation.xml_grammar import xml_bodies
@@ -99,7 +99,7 @@ def _grammar(*rules: str) -> Grammar:
     return replace(Grammar.lark("\n".join(rules)), name="tools")
 
 
-def _bodies(functions: Sequence[tuple[Function, Mapping[str, object]]]) -> list[str]:
+def _bodies(functions: Sequence[tuple[Function, Schema]]) -> list[str]:
     """Return the rules of the text after the opening tag, for functions with their schemas."""
     names = [f"call_{index}" for index in range(len(functions))]
     closing = json.dumps(f"\n{CALL_CLOSE}")
@@ -109,14 +109,14 @@ def _bodies(functions: Sequence[tuple[Function, Mapping[str, object]]]) -> list[
     ]
 
 
-def _call(function: Function, schema: Mapping[str, object]) -> str:
+def _call(function: Function, schema: Schema) -> str:
     """Return the rule of a function's calls. References within the schema stay valid."""
     opening = json.dumps(f'{{"name": {json.dumps(function.name)}, "arguments": ')
     arguments = {**schema, "type": "object", "x-guidance": _SEPARATORS}
     return f'{opening} %json {json.dumps(arguments)} "}}"'
 
 
-_BODIES: dict[CallFormat, Callable[[Sequence[tuple[Function, JsonSchema]]], list[str]]] = {
+_BODIES: dict[CallFormat, Callable[[Sequence[tuple[Function, Schema]]], list[str]]] = {
     "json": _bodies,
     "xml": xml_bodies,
 }

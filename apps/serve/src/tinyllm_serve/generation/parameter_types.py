@@ -4,20 +4,20 @@ import json
 from collections.abc import Mapping
 from typing import TypeAlias
 
-JsonSchema: TypeAlias = Mapping[str, object]
+Schema: TypeAlias = Mapping[str, object]
 
 _MAX_REFERENCES = 16
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
 
-def parameter_schema(schema: JsonSchema, name: str) -> JsonSchema:
+def parameter_schema(schema: Schema, name: str) -> Schema:
     """Return the schema of a parameter; empty if the function's schema does not have it."""
     properties = schema.get("properties")
     own = properties.get(name) if isinstance(properties, Mapping) else None
     return own if isinstance(own, Mapping) else {}
 
 
-def parameter_types(schema: JsonSchema, name: str) -> frozenset[str]:
+def parameter_types(schema: Schema, name: str) -> frozenset[str]:
     """Return the JSON types that a parameter may have; empty if the schema does not tell.
 
     Args:
@@ -27,7 +27,7 @@ def parameter_types(schema: JsonSchema, name: str) -> frozenset[str]:
     return types_of(parameter_schema(schema, name), schema)
 
 
-def types_of(schema: JsonSchema, root: JsonSchema, depth: int = 0) -> frozenset[str]:
+def types_of(schema: Schema, root: Schema, depth: int = 0) -> frozenset[str]:
     """Return the JSON types that a schema allows; empty if it does not tell.
 
     Args:

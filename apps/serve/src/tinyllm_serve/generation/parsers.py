@@ -5,13 +5,13 @@ from types import MappingProxyType
 
 from tinyllm_qwen.text.reasoning import ReasoningParser, Segment
 
-from tinyllm_serve.generation.parameter_types import JsonSchema
+from tinyllm_serve.generation.parameter_types import Schema
 from tinyllm_serve.generation.parts import Content, Part, Reasoning
 from tinyllm_serve.generation.prompt import CallFormat
 from tinyllm_serve.generation.tool_calls import ToolCallParser
 from tinyllm_serve.generation.xml_tool_calls import XmlToolCallParser
 
-_NONE: Mapping[str, JsonSchema] = MappingProxyType({})
+_NONE: Mapping[str, Schema] = MappingProxyType({})
 
 
 class PlainText:
@@ -39,7 +39,7 @@ class AnswerParser:
         self,
         *,
         opened: bool = False,
-        functions: Mapping[str, JsonSchema] = _NONE,
+        functions: Mapping[str, Schema] = _NONE,
         call_format: CallFormat = "json",
     ) -> None:
         """Start an answer.

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from tinyllm_serve.generation.parameter_types import JsonSchema, types_of
+from tinyllm_serve.generation.parameter_types import Schema, types_of
 from tinyllm_serve.generation.tool_calls import CALL_CLOSE
 from tinyllm_serve.generation.xml_tool_calls import (
     FUNCTION_CLOSE,
@@ -19,7 +19,7 @@ _TEXT_KEYWORDS = frozenset({"type", "enum", "const", "title", "description", "de
 _ANY = "any_text"
 
 
-def xml_bodies(functions: Sequence[tuple[Function, JsonSchema]]) -> list[str]:
+def xml_bodies(functions: Sequence[tuple[Function, Schema]]) -> list[str]:
     """Return the rules of the text after the opening tag, for functions with their schemas.
 
     The rule `body` is one call with its closing tag. Parameters come in the order of the schema.
@@ -39,7 +39,7 @@ def xml_bodies(functions: Sequence[tuple[Function, JsonSchema]]) -> list[str]:
     return rules
 
 
-def _call(name: str, function: Function, schema: JsonSchema) -> list[str]:
+def _call(name: str, function: Function, schema: Schema) -> list[str]:
     """Return the rules of the calls of a function."""
     properties = schema.get("properties")
     listed = schema.get("required")
@@ -59,7 +59,7 @@ def _call(name: str, function: Function, schema: JsonSchema) -> list[str]:
     return [f"{name}: {' '.join(parts)}", *rules]
 
 
-def _value(place: str, schema: JsonSchema, root: JsonSchema) -> str:
+def _value(place: str, schema: Schema, root: Schema) -> str:
     """Return the expression of a value with its closing tag."""
     closing = json.dumps(f"\n{PARAMETER_CLOSE}\n")
     types = types_of(schema, root)

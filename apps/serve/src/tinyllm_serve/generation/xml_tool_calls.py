@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 
-from tinyllm_serve.generation.parameter_types import JsonSchema, parameter_types, value_of
+from tinyllm_serve.generation.parameter_types import Schema, parameter_types, value_of
 from tinyllm_serve.generation.parts import CallArguments, CallEnd, CallStart, Part
 from tinyllm_serve.generation.tool_calls import CALL_CLOSE, CALL_OPEN, MAX_HEAD, ToolCallParser
 
@@ -33,11 +33,11 @@ class XmlToolCallParser(ToolCallParser):
     is dropped.
     """
 
-    def __init__(self, functions: Mapping[str, JsonSchema]) -> None:
+    def __init__(self, functions: Mapping[str, Schema]) -> None:
         """Start a text, with the schemas of the arguments of the functions that may be called."""
         super().__init__(functions)
         self._schemas = dict(functions)
-        self._schema: JsonSchema = {}  # of the current call
+        self._schema: Schema = {}  # of the current call
         self._types: frozenset[str] = frozenset()  # of the current parameter
         self._has_arguments = False  # True once the current call has a parameter
         self._value_started = False
