@@ -46,59 +46,56 @@ class BodyRoute(APIRoute):
             return handler
         info = self.body_field.field_info  # has the discriminator of a union
         annotation: Any = Annotated[info.annotation, info]
-        reader = BodyReader(TypeAdapter(annotation).validate_python)
+        validate = TypeAdapter(annotation).validate_python
 
         async def handle(request: Request) -> Response:
-            request.app.state.served.check_ready()
+            served = request.app.state.served
+            served.check_ready()
             if _is_json(request.headers.get("content-type", "")):
-                limit = MAX_VALUES + request.app.state.served.context_length
-                value = await reader.read(request, JsonBounds(limit))
+                bounds = JsonBounds(MAX_VALUES + served.context_length)
+                value = await _read(request, bounds, validate)
                 request = _ParsedRequest(request.scope, request.receive, value)
             return await handler(request)
 
         return handle
 
 
-class BodyReader:
-    """Reads JSON bodies of one type."""
+async def _read(
+    request: Request, bounds: JsonBounds, validate: Callable[[object], object]
+) -> object:
+    """Read, parse and validate a body.
 
-    def __init__(self, validate: Callable[[object], object]) -> None:
-        """Prepare to validate values with a function that raises ValidationError."""
-        self._validate = validate
+    Raises:
+        ApiError: 400 if the structure exceeds the bounds, or the body is not JSON; 499 if the
+            client has disconnected.
+        RequestValidationError: if `validate` raises ValidationError.
+    """
+    try:
+        body = await request.body()
+    except ClientDisconnect:
+        raise client_closed_request() from None
+    if len(body) <= SHORT_BODY:
+        return _parse(body, bounds, validate)
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_worker, _parse, body, bounds, validate)
 
-    async def read(self, request: Request, bounds: JsonBounds) -> object:
-        """Read, parse and validate a body.
 
-        Raises:
-            ApiError: 400 if the structure exceeds the bounds, or the body is not JSON; 499 if the
-                client has disconnected.
-            RequestValidationError: if the value is not of the type.
-        """
-        try:
-            body = await request.body()
-        except ClientDisconnect:
-            raise client_closed_request() from None
-        if len(body) <= SHORT_BODY:
-            return self.parse(body, bounds)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(_worker, self.parse, body, bounds)
-
-    def parse(self, body: bytes, bounds: JsonBounds) -> object:
-        """Parse and validate a body; raises the errors of `read`."""
-        try:
-            bounds.check(body)
-            value = from_json(body, allow_inf_nan=False)
-        except StructureError as error:
-            raise ApiError(400, f"the body: {error}", code="body_too_complex") from None
-        except ValueError as error:
-            message = f"the body is not JSON: {error}"
-            raise ApiError(400, message[:500], code="json_invalid") from None
-        try:
-            return self._validate(value)
-        except ValidationError as error:
-            errors = error.errors(include_url=False, include_input=False)
-            located = [{**each, "loc": ("body", *each["loc"])} for each in errors]
-            raise RequestValidationError(located, body=value) from None
+def _parse(body: bytes, bounds: JsonBounds, validate: Callable[[object], object]) -> object:
+    """Parse and validate a body; raises the errors of `_read`."""
+    try:
+        bounds.check(body)
+        value = from_json(body, allow_inf_nan=False)
+    except StructureError as error:
+        raise ApiError(400, f"the body: {error}", code="body_too_complex") from None
+    except ValueError as error:
+        message = f"the body is not JSON: {error}"
+        raise ApiError(400, message[:500], code="json_invalid") from None
+    try:
+        return validate(value)
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_input=False)
+        located = [{**each, "loc": ("body", *each["loc"])} for each in errors]
+        raise RequestValidationError(located, body=value) from None
 
 
 class _ParsedRequest(Request):
