@@ -48,6 +48,7 @@ _ERRORS = (
     GrammarLimitError,
     Exception,
 )
+"""Errors that get a response. Of an `Exception` of no other kind, uvicorn logs the traceback."""
 
 _PROTECTED = (chat, completions, embeddings, responses, models, tokenize)
 

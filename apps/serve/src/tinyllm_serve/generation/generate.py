@@ -44,7 +44,6 @@ class AnswerToken:
         parts: the parts of the answer that can be sent since this token.
         finish_reason: None before the last token.
         is_first: True for the first token of the answer.
-        calls_before: the number of function calls before `parts`.
     """
 
     index: int
@@ -52,7 +51,6 @@ class AnswerToken:
     output: Output
     finish_reason: ChatFinishReason | None
     is_first: bool
-    calls_before: int
 
 
 @dataclass
@@ -83,7 +81,6 @@ class Answer:
 
     def add(self, output: Output) -> AnswerToken:
         """Add the next token."""
-        calls_before = len(self.calls)
         self.reasoning_tokens += self.parser.thinking
         parts = [*self.parser.push(output.text)]
         if output.finish_reason is not None:
@@ -108,7 +105,7 @@ class Answer:
             self.outputs.append(output)
         is_first = self.usage is None
         self.usage = output.usage
-        return AnswerToken(self.index, parts, output, self.finish_reason, is_first, calls_before)
+        return AnswerToken(self.index, parts, output, self.finish_reason, is_first)
 
 
 class Generation:

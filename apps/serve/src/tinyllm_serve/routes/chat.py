@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from secrets import token_hex
@@ -22,7 +23,6 @@ from tinyllm_serve.generation.parts import (
     Content,
     Part,
     Reasoning,
-    ToolCall,
 )
 from tinyllm_serve.generation.prompt import Prompt
 from tinyllm_serve.generation.threads import run_in_thread
@@ -124,17 +124,17 @@ class ChatCompletion:
 
     async def events(self) -> AsyncGenerator[JsonObject, None]:
         """Yield the chunks of a stream."""
+        calls: Counter[int] = Counter()  # of each answer
         async with aclosing(self._generation.tokens()) as tokens:
             async for token in tokens:
                 index = token.index
                 if token.is_first:
                     opening: JsonObject = {"role": "assistant", "content": "", "refusal": None}
                     yield self._chunk(index, opening)
-                calls = token.calls_before
                 for part in token.parts:
-                    calls += isinstance(part, CallStart)
+                    calls[index] += isinstance(part, CallStart)
                     if not isinstance(part, CallEnd):
-                        yield self._chunk(index, _delta(part, calls - 1))
+                        yield self._chunk(index, _delta(part, calls[index] - 1))
                 logprobs: JsonObject | None = None
                 if self._body.logprobs:
                     chosen = _chosen(token.output, self._service.tokenizer)
@@ -208,17 +208,15 @@ def _delta(part: Part, call: int) -> JsonObject:
 
 
 def _message(answer: Answer) -> AnswerMessage:
-    calls = [_call(call) for call in answer.calls]
+    calls = [
+        ToolCallBody(id=call.id, function=CalledFunction(name=call.name, arguments=call.arguments))
+        for call in answer.calls
+    ]
     return AnswerMessage(
         content=None if calls and not answer.content else answer.content,
         reasoning_content=answer.reasoning or None,
         tool_calls=calls or None,
     )
-
-
-def _call(call: ToolCall) -> ToolCallBody:
-    function = CalledFunction(name=call.name, arguments=call.arguments)
-    return ToolCallBody(id=call.id, function=function)
 
 
 def _chosen(output: Output, tokenizer: Tokenizer) -> JsonObject:

@@ -102,7 +102,7 @@ async def embeddings(body: EmbeddingRequest, request: Request, service: ModelSer
     log = log_fields(request)
     log["user"] = body.user
     log["prompt_tokens"] = count = sum(map(len, texts))
-    work = asyncio.create_task(_Texts(service, client, texts, request.scope).embed())
+    work = asyncio.create_task(_Embedder(service, client, texts, request.scope).embed())
     service.embeddings.add(work)
     work.add_done_callback(service.embeddings.discard)
     vectors = await while_connected(request, work)
@@ -134,8 +134,8 @@ def _tokens(service: Service, body: EmbeddingRequest) -> list[Sequence[int]]:
         texts.append(array("i", tokens))
 
 
-class _Texts:
-    """The texts of one request, of which `AT_ONCE` are in the engine."""
+class _Embedder:
+    """Embeds the texts of one request, of which `AT_ONCE` are in the engine."""
 
     def __init__(
         self, service: Service, client: Client, texts: Sequence[Sequence[int]], scope: Scope
