@@ -1,7 +1,6 @@
 """Parsers of generated text: reasoning, content and function calls, while the text streams."""
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from tinyllm_qwen.text.reasoning import ReasoningParser, Segment
 
@@ -10,8 +9,6 @@ from tinyllm_serve.generation.parts import Content, Part, Reasoning
 from tinyllm_serve.generation.prompt import CallFormat
 from tinyllm_serve.generation.tool_calls import ToolCallParser
 from tinyllm_serve.generation.xml_tool_calls import XmlToolCallParser
-
-_NONE: Mapping[str, Schema] = MappingProxyType({})
 
 
 class PlainText:
@@ -39,15 +36,15 @@ class AnswerParser:
         self,
         *,
         opened: bool = False,
-        functions: Mapping[str, Schema] = _NONE,
+        functions: Mapping[str, Schema] | None = None,
         call_format: CallFormat = "json",
     ) -> None:
         """Start an answer.
 
         Args:
             opened: True if the prompt has opened the reasoning already.
-            functions: the functions that may be called, with the schemas of their arguments. If
-                empty, calls stay text.
+            functions: the functions that may be called, with the schemas of their arguments.
+                Without functions, calls stay text.
             call_format: the format in which the model writes calls.
         """
         self.thinking = opened

@@ -35,6 +35,8 @@ _worker = ThreadPoolExecutor(1, thread_name_prefix="body")
 class BodyRoute(APIRoute):
     """A route whose body is bounded in structure, and validated in a thread if it is long.
 
+    Requests are refused before and after the body is read, unless the model is ready.
+
     FastAPI validates the body in the event loop, and collects all errors of it. This route gives
     FastAPI the validated object, which FastAPI accepts unchanged.
     """
@@ -54,6 +56,7 @@ class BodyRoute(APIRoute):
             if _is_json(request.headers.get("content-type", "")):
                 bounds = JsonBounds(MAX_VALUES + served.context_length)
                 value = await _read(request, bounds, validate)
+                served.check_ready()  # again: the body may have taken a minute
                 request = _ParsedRequest(request.scope, request.receive, value)
             return await handler(request)
 

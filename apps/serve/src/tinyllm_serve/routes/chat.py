@@ -67,7 +67,6 @@ async def start_chat(service: Service, body: ChatRequest, request: Request) -> G
         ApiError: if the request names another model, or cannot be served.
         TemplateError: if the model's chat template refuses the conversation.
     """
-    service.check_ready()
     service.check_model(body.model)
     client = client_of(request)
     # In a thread, so that other streams continue while long texts are rendered.
@@ -112,7 +111,7 @@ class ChatCompletion:
         self._generation = generation
         self._id = f"chatcmpl-{token_hex(12)}"
         self._created = int(time.time())
-        self._fields: JsonObject = {  # of each chunk
+        self._chunk_fields: JsonObject = {
             "id": self._id,
             "object": "chat.completion.chunk",
             "created": self._created,
@@ -143,7 +142,7 @@ class ChatCompletion:
                     yield self._chunk(index, {}, logprobs, token.finish_reason)
         if self._body.include_usage:
             usage = self._generation.usage.model_dump()
-            yield {**self._fields, "choices": [], "usage": usage}
+            yield {**self._chunk_fields, "choices": [], "usage": usage}
 
     def json(self) -> bytes:
         """Return the complete answers as JSON. Slow with log-probabilities: use a thread."""
@@ -187,7 +186,7 @@ class ChatCompletion:
         counts: JsonObject = {}
         if self._body.usage_in_chunks:
             counts["usage"] = self._generation.usage.model_dump()
-        return {**self._fields, **counts, "choices": [choice]}
+        return {**self._chunk_fields, **counts, "choices": [choice]}
 
 
 def _delta(part: Part, call: int) -> JsonObject:

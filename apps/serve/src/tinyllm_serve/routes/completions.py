@@ -43,7 +43,6 @@ router = APIRouter(tags=["completions"], route_class=BodyRoute)
 @router.post("/v1/completions", response_model=CompletionResponse, responses=STREAM_RESPONSE)
 async def completions(body: CompletionRequest, request: Request, service: ModelService) -> Response:
     """Continue a text. With `stream` the response is server-sent events."""
-    service.check_ready()
     service.check_model(body.model)
     log_fields(request)["user"] = body.user
     client = client_of(request)

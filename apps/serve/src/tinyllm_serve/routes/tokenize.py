@@ -127,7 +127,6 @@ async def tokenize(
     body: TokenizeRequest, request: Request, service: ModelService
 ) -> TokenizeResponse:
     """Return the tokens of a text or of a conversation."""
-    service.check_ready()
     service.check_model(body.model)
     tokens = await run_in_thread(service.pacer, client_of(request), _encode, service, body)
     return TokenizeResponse(tokens=tokens, count=len(tokens), max_model_len=service.max_model_len)
@@ -138,7 +137,6 @@ async def detokenize(
     body: DetokenizeRequest, request: Request, service: ModelService
 ) -> DetokenizeResponse:
     """Return the text of tokens."""
-    service.check_ready()
     service.check_model(body.model)
     vocab_size = service.engine.config.vocab_size
     if max(body.tokens, default=0) >= vocab_size:
