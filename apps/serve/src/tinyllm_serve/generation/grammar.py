@@ -63,7 +63,7 @@ def chat_grammar(request: ChatRequest, prompt: Prompt) -> Grammar | None:
             grammar = replace(Grammar.union(grammar, calls), name=grammar.name)
     elif request.has_strict_tools:
         grammar = text_or_calls(functions, prompt.call_format)
-    return grammar and replace(grammar, after=prompt.before_answer, opening=prompt.opening)
+    return grammar and replace(grammar, after=prompt.reasoning_close, opening=prompt.reasoning_open)
 
 
 def call_grammar(

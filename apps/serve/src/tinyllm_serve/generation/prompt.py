@@ -36,13 +36,13 @@ class Prompt:
     call_format: CallFormat = "json"
 
     @property
-    def before_answer(self) -> str | None:
+    def reasoning_close(self) -> str | None:
         """The text that ends the reasoning; None without reasoning."""
         return CLOSE if self.thinks else None
 
     @property
-    def opening(self) -> str:
-        """The text that begins the reasoning, if the model has yet to write it."""
+    def reasoning_open(self) -> str:
+        """The text that begins the reasoning; empty if the model need not write it."""
         return OPEN if self.thinks and not self.opened else ""
 
     @classmethod
