@@ -14,7 +14,7 @@ from tinyllm_bench.cases.whole_model import LocalRunner
 from tinyllm_bench.cost import ModelCosts, weight_bytes
 from tinyllm_bench.errors import BenchError, PeerError
 from tinyllm_bench.models.model import BenchModel
-from tinyllm_bench.peers import registry
+from tinyllm_bench.peers import mlx_lm, registry
 from tinyllm_bench.peers.child import ChildRunner
 from tinyllm_bench.peers.gguf import gguf_type
 from tinyllm_bench.rounds import Budget, Contender, Rounds
@@ -184,3 +184,26 @@ def test_a_peer_that_is_not_installed_is_a_notice(
 def test_widths_without_a_type_in_llama_cpp_are_refused() -> None:
     with pytest.raises(BenchError, match="compared at 4, 8, 16 bits, not at 6"):
         gguf_type(6)
+
+
+@pytest.mark.parametrize("dtype", ["auto", "bfloat16"])
+def test_mlx_lm_computes_in_the_dtype_of_our_model(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(ops=["cpu"], dtype=dtype, peers=True, peer=["mlx-lm"])
+    made: list[Callable[[], LocalRunner]] = []
+
+    class NotStarted(ChildRunner):
+        def __init__(self, _name: str, _costs: ModelCosts, make: Callable[[], LocalRunner]) -> None:
+            made.append(make)
+
+    models: list[BenchModel] = []
+    monkeypatch.setattr(registry, "check_installed", lambda *_: None)
+    monkeypatch.setattr(registry, "ChildRunner", NotStarted)
+    monkeypatch.setattr(
+        mlx_lm.MlxLmRunner, "__init__", lambda _self, model, *_: models.append(model)
+    )
+    model = BenchModel.make(settings)
+    registry.find_peers(model, settings, PROMPT, tmp_path)
+    made[0]()
+    assert models[0].format == model.format

@@ -2,7 +2,6 @@
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -17,8 +16,7 @@ _CHUNK = 2048  # as in mlx-lm
 
 def make_runner(settings: Settings, prompt: Sequence[int]) -> LocalRunner:
     """Make the model of the settings and its runner, in a child process."""
-    model = BenchModel.make(replace(settings, peers=False, peer=[]))
-    return MlxLmRunner(model, prompt, settings.context_tokens)
+    return MlxLmRunner(BenchModel.make(settings), prompt, settings.context_tokens)
 
 
 class MlxLmRunner(LocalRunner):

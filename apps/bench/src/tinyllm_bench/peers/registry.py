@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from tinyllm_bench.cases.whole_model import LocalRunner
 from tinyllm_bench.cost import ModelCosts, weight_bytes
 from tinyllm_bench.errors import BenchError
 from tinyllm_bench.models.model import BenchModel
+from tinyllm_bench.models.weight_format import dtype_name
 from tinyllm_bench.peers import llama_cpp, openvino
 from tinyllm_bench.peers.child import ChildRunner
 from tinyllm_bench.peers.gguf import gguf_type, write_gguf
@@ -43,7 +45,9 @@ def _start(
     if name == "mlx-lm":
         check_installed("mlx_lm", "mlx-lm is not installed (pip install mlx-lm)")
         sizes, number_bytes = weight_bytes(model.weights), model.format.dtype.size
-        make = partial(make_runner, settings, prompt)  # draws random weights from the same seed
+        # It draws random weights from the same seed. "auto" would depend on the programs measured.
+        same = replace(settings, dtype=dtype_name(model.format.dtype), peers=False, peer=[])
+        make = partial(make_runner, same, prompt)
     elif name == "llama.cpp":
         install = "llama-cpp-python is not installed (uv run --group peers bench --peers)"
         check_installed("llama_cpp", install)
