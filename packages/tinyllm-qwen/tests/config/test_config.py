@@ -100,6 +100,20 @@ def test_the_language_model_of_qwen3_vl_is_that_of_qwen3() -> None:
     assert isinstance(fields, dict)
     with pytest.raises(CheckpointError, match="norm_topk_prob: expected true or nothing"):
         QwenConfig.from_hf(VISION_MOE | {"text_config": fields | {"norm_topk_prob": False}})
+    with pytest.raises(CheckpointError, match="use_sliding_window: expected false"):
+        QwenConfig.from_hf(VISION_MOE | {"text_config": fields | {"use_sliding_window": True}})
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_tied_head_is_that_of_the_whole_model(tied: bool) -> None:
+    fields = VISION_MOE["text_config"]
+    assert isinstance(fields, dict)
+    # transformers 5 writes the default of the language model, whatever the model has.
+    saved = {"text_config": fields | {"tie_word_embeddings": not tied}}
+    config = QwenConfig.from_hf(VISION_MOE | saved | {"tie_word_embeddings": tied})
+    assert config.tie_word_embeddings is tied
+    absent = QwenConfig.from_hf(VISION_MOE | saved | {"tie_word_embeddings": None})
+    assert absent.tie_word_embeddings is not tied
 
 
 def test_qwen25_has_attention_biases_and_no_qk_norm() -> None:

@@ -176,6 +176,7 @@ def test_formats_of_modules_have_the_prefix_of_mlx() -> None:
         ({"head_dim": None}, "head_dim: expected an integer .* got nothing"),
         ({"attn_output_gate": False}, "attn_output_gate: expected true"),
         ({"use_sliding_window": True}, "use_sliding_window: expected false"),
+        ({"attention_bias": True}, "attention_bias: expected false"),
         ({"num_experts": 8}, "num_experts: expected none"),
         ({"rope_parameters": ROPE | {"partial_rotary_factor": 0.0}}, "an even part of head_dim"),
         ({"rope_parameters": ROPE | {"partial_rotary_factor": 2}}, "expected a number from 0 to 1"),

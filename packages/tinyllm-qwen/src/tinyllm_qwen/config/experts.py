@@ -34,7 +34,7 @@ class Experts:
             CheckpointError: if a field is missing, out of range, or not implemented.
         """
         num_experts = fields.integer("num_experts", 1, 1 << 14)
-        # Published configs omit these fields. Other values are not implemented by transformers.
+        # Qwen3.5-MoE omits these fields. All published Qwen3-Next have the same, neutral values.
         if fields.integer("decoder_sparse_step", 1, 1 << 14, default=1) != 1:
             raise fields.error("decoder_sparse_step", "1 or nothing")
         if fields.integers("mlp_only_layers", 0, 1 << 14):
@@ -89,7 +89,7 @@ class Experts:
 
 
 def _always_true(fields: Fields, name: str) -> bool:
-    """Return True, and refuse a config with another value: transformers does not read the field."""
+    """Return True, and refuse a config with another value, which no published model has."""
     if not fields.flag(name, default=True):
         raise fields.error(name, "true or nothing")
     return True

@@ -213,7 +213,8 @@ def _text_config(config: dict[str, object], source: str) -> dict[str, object]:
     """Return the fields of the language model.
 
     A model with a vision tower nests them in `text_config`. They take precedence over fields of
-    the same name at the top level.
+    the same name at the top level. `tie_word_embeddings` is the exception, as in transformers:
+    transformers 5 writes a default into `text_config`, which may be wrong.
     """
     fields = Fields(config, source)
     may_nest = (fields.text("model_type") or "").removesuffix(_TEXT) in _NESTED
@@ -222,6 +223,8 @@ def _text_config(config: dict[str, object], source: str) -> dict[str, object]:
         return config
     own = {name: value for name, value in nested.items() if value is not None}
     top = {name: value for name, value in config.items() if name != "text_config"}
+    if top.get("tie_word_embeddings") is not None:
+        own.pop("tie_word_embeddings", None)
     return top | own
 
 
@@ -261,13 +264,15 @@ def _refuse_unimplemented(fields: Fields, model_type: str) -> None:
         raise fields.error("num_experts", "none in a model_type without experts")
     if hybrid and not fields.flag("attn_output_gate", default=True):
         raise fields.error("attn_output_gate", "true, as in all models of this type")
-    if hybrid and fields.raw("use_sliding_window"):
-        raise fields.error("use_sliding_window", "false: hybrid models have no sliding window")
+    if hybrid and fields.flag("attention_bias", default=False):
+        raise fields.error("attention_bias", "false, as in all published models of this type")
+    if (hybrid or model_type in _NESTED) and fields.raw("use_sliding_window"):
+        raise fields.error("use_sliding_window", "false: this model_type has no sliding window")
 
 
 def _head_dim(fields: Fields, hidden_size: int, heads: int, *, required: bool) -> int:
     """Return `head_dim`, or E / H if the config omits it and the field is not required."""
-    if required:  # for Qwen3.5, the defaults differ: 256 in transformers, E / H in mlx-lm
+    if required:  # in hybrid models the defaults differ: 256 in transformers, E / H in mlx-lm
         fields.integer("head_dim", 2, 1 << 16)
     if fields.raw("head_dim") is None and hidden_size % heads:
         raise CheckpointError(
