@@ -22,6 +22,7 @@ from tinyllm_qwen.convert.config import ConversionConfig
 from tinyllm_qwen.convert.convert import convert
 from tinyllm_qwen.convert.row_slices import pack_rows
 from tinyllm_qwen.errors import CheckpointError, ConversionError
+from tinyllm_qwen.testing.hybrid import hybrid_checkpoint
 
 MakeCheckpoint = Callable[..., Any]
 FOUR = PackedFormat(group_size=64, bits=4)
@@ -120,6 +121,17 @@ def test_a_cast_shows_in_the_config(random_checkpoint: MakeCheckpoint, tmp_path:
     assert {array.dtype for array in written.values()} == {mx.float32}
     assert json.loads((tmp_path / "out" / "config.json").read_text())["torch_dtype"] == "float32"
     assert (done.bits_per_weight, done.nbytes) == (32, 2 * done.source_bytes)
+
+
+def test_a_tied_head_is_written_where_mlx_lm_reads_it(tmp_path: Path) -> None:
+    source = hybrid_checkpoint(tmp_path / "source")
+    config = json.loads((source / "config.json").read_text())
+    assert config["tie_word_embeddings"]
+    config["text_config"]["tie_word_embeddings"] = False  # as transformers 5 writes it
+    (source / "config.json").write_text(json.dumps(config))
+    convert(source, tmp_path / "out")
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written["text_config"] == config["text_config"] | {"tie_word_embeddings": True}
 
 
 def test_the_tokenizer_comes_along_and_no_code_does(

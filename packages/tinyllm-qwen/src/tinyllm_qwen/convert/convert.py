@@ -156,6 +156,10 @@ def _describe(
     # The vision tower is not converted.
     dropped = ("_name_or_path", "vision_config")
     new = {key: value for key, value in description.items() if key not in dropped}
+    nested, tied = new.get("text_config"), new.get("tie_word_embeddings")
+    if isinstance(nested, dict) and tied is not None:
+        # mlx-lm reads this field here. At the top level it takes precedence: see QwenConfig.
+        new["text_config"] = nested | {"tie_word_embeddings": tied}
     if settings.dtype is not None:
         _set_dtype(new, str(settings.dtype).removeprefix("mlx.core."))
     if settings.packed is not None:
