@@ -23,7 +23,12 @@ from tinyllm_qwen.config.qwen import QwenConfig
 
 @dataclass(frozen=True, slots=True)
 class _Joint:
-    """A joint matrix: the rows of each part in a head, and the parts of each projection."""
+    """The layout of a joint matrix, whose heads consist of the same parts.
+
+    Attributes:
+        rows: the number of rows of each part of a head.
+        projections: the numbers of the parts that form each projection, by name.
+    """
 
     rows: tuple[int, ...]
     projections: Mapping[str, tuple[int, ...]]
@@ -41,41 +46,40 @@ def split_projections(weights: MutableMapping[str, Weight], config: QwenConfig) 
     """
     joints = _joints(config)
     for name in list(weights):
-        layer, *module, kind = name.rsplit(".", 3)
-        joint = joints.get(".".join(module))
+        path, _, kind = name.rpartition(".")  # "layers.0.linear_attn.in_proj_ba" and "weight"
+        mixer, _, module = path.rpartition(".")
+        joint = joints.get(module)
         if joint is None:
             continue
-        mixer, joined = module[0], weights.pop(name)
+        matrix = weights.pop(name)
         for projection, parts in joint.projections.items():
-            new = weights[f"{layer}.{mixer}.{projection}.{kind}"] = _select(joined, joint, parts)
+            new = weights[f"{mixer}.{projection}.{kind}"] = _select(matrix, joint, parts)
             mx.eval(arrays_of(new))
 
 
 def _joints(config: QwenConfig) -> dict[str, _Joint]:
-    """Return the joint matrices of a model, by the last two names of their path."""
+    """Return the layout of each joint matrix of a model, by the name of its module."""
     joints: dict[str, _Joint] = {}
     if config.output_gate:
         rows = (config.head_dim, config.head_dim)
-        joints["self_attn.q_proj"] = _Joint(rows, {"q_proj": (0,), "g_proj": (1,)})
+        joints["q_proj"] = _Joint(rows, {"q_proj": (0,), "g_proj": (1,)})
     recurrent = config.recurrent
     if recurrent is not None and recurrent.joint:
         key, shared = recurrent.key_dim, recurrent.values_per_key
         values = shared * recurrent.value_dim
-        joints["linear_attn.in_proj_qkvz"] = _Joint(
+        joints["in_proj_qkvz"] = _Joint(
             (key, key, values, values), {"in_proj_qkv": (0, 1, 2), "in_proj_z": (3,)}
         )
-        joints["linear_attn.in_proj_ba"] = _Joint(
-            (shared, shared), {"in_proj_b": (0,), "in_proj_a": (1,)}
-        )
+        joints["in_proj_ba"] = _Joint((shared, shared), {"in_proj_b": (0,), "in_proj_a": (1,)})
     return joints
 
 
-def _select(joined: Weight, joint: _Joint, parts: Sequence[int]) -> Weight:
-    """Return some parts of all heads, one part after the other."""
+def _select(matrix: Weight, joint: _Joint, parts: Sequence[int]) -> Weight:
+    """Return the rows of some parts: those of all heads for the first part, then for the next."""
 
     def select(x: mx.array) -> mx.array:
         heads = x.reshape(-1, sum(joint.rows), *x.shape[1:])
-        split = mx.split(heads, list(accumulate(joint.rows[:-1])), axis=1)
-        return mx.contiguous(mx.concatenate([split[part].flatten(0, 1) for part in parts]))
+        by_part = mx.split(heads, list(accumulate(joint.rows[:-1])), axis=1)
+        return mx.contiguous(mx.concatenate([by_part[part].flatten(0, 1) for part in parts]))
 
-    return map_arrays(select, joined)
+    return map_arrays(select, matrix)

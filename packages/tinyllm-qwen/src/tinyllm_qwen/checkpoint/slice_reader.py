@@ -55,7 +55,8 @@ def read_slices(
             for piece, ranges in _pieces(tensor, part):
                 if piece.shard not in files:
                     files[piece.shard] = stack.enter_context(_File(piece.shard))
-                # The file may have another shape of a tensor that it stores as a whole.
+                # Ranges of a whole tensor refer to its shape in the model. Files may store another
+                # shape of a convolution, with the numbers in the same order.
                 whole = not (tensor.stacked or tensor.transposed) and piece.stop is None
                 shape = tensor.shape if whole else None
                 buffer = files[piece.shard].read(piece, ranges, buffer, shape)
@@ -76,12 +77,12 @@ def _nbytes(tensor: StoredTensor, part: Slices) -> int:
 
 
 def _as_stored(axes: tuple[T, ...], tensor: StoredTensor) -> tuple[T, ...]:
-    """Return sizes or ranges of axes in the order of the file."""
+    """Return the axes of a tensor (sizes or ranges), given in the model's order, as in the file."""
     return (axes[0], axes[2], axes[1]) if tensor.transposed else axes
 
 
 def _pieces(tensor: StoredTensor, part: Slices) -> Iterator[tuple[TensorSlice, Ranges]]:
-    """Yield the pieces that overlap a slice, each with the ranges in the stored tensor."""
+    """Yield the pieces that overlap a slice, each with the ranges in the tensor of the file."""
     first, *others = part
     rest = tuple(axis for axis in others if isinstance(axis, range))
     if tensor.stacked:

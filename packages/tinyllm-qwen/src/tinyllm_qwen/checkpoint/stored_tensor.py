@@ -50,7 +50,7 @@ class StoredTensor:
         shape: the row-major shape of the whole tensor.
         pieces: one slice, or one slice for each expert.
         stacked: True if the slices are experts, to be stacked along a new first axis.
-        transposed: True if the file has the last two axes in the other order.
+        transposed: True if the file has the last two of three axes in the other order.
         zero_centred: True if the model needs the stored numbers + 1.
         float32: True if the model needs float32, whatever the dtype of its other tensors.
     """
@@ -82,8 +82,7 @@ def find_tensors(folder: Path, config: QwenConfig) -> dict[str, StoredTensor]:
     """
     found: dict[tuple[str, int | None], StoredTensor] = {}  # by name and number of the expert
     for name, shard, key, entry in _entries(folder, config):
-        transposed = _is_transposed(name, entry, config)
-        for part, tensor in _split(name, shard, key, entry, transposed=transposed):
+        for part, tensor in _split(name, shard, key, entry, config):
             identity = expert_of(part)
             if identity in found:
                 other = found[identity].pieces[0]
@@ -165,29 +164,15 @@ def _is_surplus(name: str, config: QwenConfig) -> bool:
     return tied_head or name.endswith("rotary_emb.inv_freq")
 
 
-def _is_transposed(name: str, entry: TensorEntry, config: QwenConfig) -> bool:
-    """Return True for the experts of a published Qwen3-VL-MoE: transformers 5 saves the transpose.
-
-    As in transformers, the shape tells.
-    """
-    names, experts = fused_of(name), config.experts
-    if config.model_type != "qwen3_vl_moe" or names == [name] or experts is None:
-        return False
-    columns = config.hidden_size if len(names) == 2 else experts.intermediate_size
-    return len(entry.shape) == 3 and entry.shape[1] == columns != entry.shape[2]
-
-
 def _split(
-    name: str, shard: Path, key: str, entry: TensorEntry, *, transposed: bool
+    name: str, shard: Path, key: str, entry: TensorEntry, config: QwenConfig
 ) -> list[tuple[str, StoredTensor]]:
-    """Return the tensor of an entry by name, or two tensors if gate and up are fused.
-
-    `transposed` is that of tensors with all experts.
-    """
+    """Return the tensor of an entry by name, or two tensors if gate and up are fused."""
     names, whole = fused_of(name), TensorSlice(shard=shard, key=key)
     if names == [name] or len(entry.shape) != 3:
         return [(names[0], StoredTensor(dtype=entry.dtype, shape=entry.shape, pieces=(whole,)))]
     experts, rows, columns = entry.shape
+    transposed = _is_transposed(len(names) == 2, rows, columns, config)
     if transposed:
         rows, columns = columns, rows
 
@@ -201,6 +186,24 @@ def _split(
         (part, tensor((experts, half, columns), replace(whole, start=start, stop=start + half)))
         for part, start in zip(names, (0, half), strict=True)
     ]
+
+
+def _is_transposed(gate_up: bool, rows: int, columns: int, config: QwenConfig) -> bool:
+    """Return True if a file stores the transpose of each matrix in a stack of experts.
+
+    Qwen publishes Qwen3-VL-MoE so. transformers 5 saves the same model without the transpose. The
+    shape tells them apart, as in transformers, which takes square matrices as they are.
+
+    Args:
+        gate_up: True for the fused gate and up projections, False for the down projection.
+        rows: the number of rows of each matrix in the file.
+        columns: the number of columns of each matrix in the file.
+        config: the architecture.
+    """
+    if config.model_type != "qwen3_vl_moe" or config.experts is None:
+        return False
+    inputs = config.hidden_size if gate_up else config.experts.intermediate_size
+    return rows == inputs != columns
 
 
 def _stack(folder: Path, name: str, members: dict[int, StoredTensor]) -> StoredTensor:

@@ -24,9 +24,9 @@ SUPPORTED = {
     "qwen3_5": "Qwen3.5 and Qwen3.6",
     "qwen3_5_moe": "Qwen3.5-MoE and Qwen3.6-MoE",
 }
-_TEXT = "_text"  # ends the model types of models that were saved without their vision tower
+_TEXT = "_text"  # ends the type of a language model inside `text_config`, or saved on its own
 _NESTED = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")  # models with a vision tower
-_MOE = ("qwen3_moe", "qwen3_vl_moe")
+_MOE = ("qwen3_moe", "qwen3_vl_moe")  # in _HYBRID_MOE, all layers have experts
 _HYBRID = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
 _HYBRID_MOE = ("qwen3_next", "qwen3_5_moe")
 
