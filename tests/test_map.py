@@ -1,5 +1,6 @@
 """docs/map.md lists the files that a token passes through; tools/walk.py traces them."""
 
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 import walk as tool
 
+ROOT = Path(__file__).parents[1]
 LIMITS = {"token": 20, "step": 26}
 LAYERS = {
     "tinyllm_layers/attention.py": "GroupedQueryAttention.__call__",
@@ -34,6 +36,11 @@ def test_the_page_lists_the_files_of_the_walk(name: str) -> None:
 @pytest.mark.parametrize("name", HEADINGS)
 def test_a_walk_is_short(name: str) -> None:
     assert len(walk(name)) <= LIMITS[name], sorted(walk(name))
+
+
+def test_the_readme_has_the_lengths_of_the_walks() -> None:
+    feature = (ROOT / "README.md").read_text().split("- **Readable.**")[1].split("- **")[0]
+    assert [int(count) for count in re.findall(r"at most (\d+)", feature)] == [*LIMITS.values()]
 
 
 @pytest.mark.parametrize("name", HEADINGS)
