@@ -4,11 +4,13 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+from tinyllm_serve.clients import read_keys
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/*/README.md")])
@@ -72,6 +74,17 @@ def test_options_of_serve_that_a_page_names_exist(page: str) -> None:
     named = {first for first, *_ in words if first.startswith("--")}
     assert named
     assert named <= known_options("serve", "")
+
+
+def test_the_server_reads_the_key_file_of_the_page(tmp_path: Path) -> None:
+    page = (ROOT / "docs/serve.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^ *\[\[keys\]\]\n(?: +\w.*\n)+", page, re.MULTILINE)
+    file = tmp_path / "keys.toml"
+    for block in blocks:
+        file.write_text(textwrap.dedent(block), encoding="utf-8")
+        file.chmod(0o600)
+        assert read_keys(file)
+    assert blocks
 
 
 def test_commands_are_found_in_every_kind_of_code() -> None:
