@@ -144,7 +144,9 @@ class Speculation:
                 output = model.draft(token, output, batch, self._cache)
         head.trim(start)
         self._draft = mx.concatenate(draft, axis=1)[0] if draft else None
-        mx.async_eval([array for array in (self._draft, *head.arrays) if array is not None])
+        # The draft depends on all writes to the cache. Reading the arrays would end their loan
+        # before its last pass is scheduled, and the pass would copy the cache.
+        mx.async_eval(head.arrays if self._draft is None else [self._draft])
 
     def _hidden(
         self, tokens: Sequence[int], phase: Phase
