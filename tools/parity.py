@@ -10,6 +10,7 @@ The results of transformers are read from packages/tinyllm-qwen/tests/goldens/mo
 tools/goldens/qwen.py writes.
 """
 
+import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stdout
@@ -388,6 +389,9 @@ def summary(rows: Sequence[Row]) -> str:
 
 def main() -> None:
     """Measure all models, write the tables and print their summary."""
+    argparse.ArgumentParser(
+        prog="parity", description=__doc__
+    ).parse_args()  # --help measures nothing
     rows: list[Row] = []
     for family, form in product(FAMILIES, FORMATS):
         rows += against_mlx_lm(family, form)
