@@ -92,7 +92,7 @@ class ApiKey:
         if client.limit is not None and self._in_progress[client.name] >= client.limit:
             error = ApiError(
                 429,
-                f"this API key has {client.limit} requests in progress, its limit: "
+                f"this API key has reached its limit of requests in progress ({client.limit}): "
                 "wait until one has ended",
                 code="key_limit_exceeded",
                 headers={"Retry-After": str(RETRY_AFTER_KEY_LIMIT)},
