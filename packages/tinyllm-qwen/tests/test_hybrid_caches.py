@@ -1,10 +1,20 @@
 """Caches of hybrid models: the kind of each layer, and generation that continues earlier calls."""
 
+from dataclasses import fields
+from pathlib import Path
+
 import mlx.core as mx
 import pytest
-from tinyllm_layers import DenseCache, PagedCache, QuantizedCache, RecurrentCache, RecurrentPool
+from tinyllm_layers import (
+    Backend,
+    DenseCache,
+    PagedCache,
+    QuantizedCache,
+    RecurrentCache,
+    RecurrentPool,
+)
 from tinyllm_layers import RotatingCache as Rotating
-from tinyllm_ops import MLX
+from tinyllm_ops import MLX, OpSet
 from tinyllm_qwen import Qwen, Tokenizer, generate, load
 from tinyllm_qwen.caches import common_prefix
 from tinyllm_qwen.testing import hybrid_checkpoint
@@ -48,6 +58,15 @@ def test_pages_and_states_are_counted_separately(loaded: tuple[Qwen, Tokenizer])
     states = sum(cache.nbytes for cache in caches if isinstance(cache, RecurrentPool))
     assert (pages, states) == (3 * model.page_bytes(16), 5 * model.state_bytes())
     model.copy_pages(caches, [(0, 1)])  # pools of states have no pages
+
+
+def test_a_backend_prepares_all_pages_and_states(tmp_path: Path) -> None:
+    prepared: list[mx.array] = []
+    plain = {field.name: getattr(MLX, field.name) for field in fields(OpSet)}
+    backend = Backend(**plain, prepare_pages=prepared.extend)
+    model, _ = load(hybrid_checkpoint(tmp_path / "tiny"), ops=backend)
+    made = model.make_pages(3, 16, state_slots=2)
+    assert len(prepared) == sum(len(cache.arrays) for cache in made) == 2 * 8
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 512])

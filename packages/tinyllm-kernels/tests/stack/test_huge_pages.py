@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tinyllm_kernels import opset
 from tinyllm_kernels.testing import LayerShape, make_caches, make_input, make_layers
-from tinyllm_layers import Batch, make_stack
+from tinyllm_layers import Backend, Batch, make_stack
 
 TRIES = 5
 """The system may refuse a request to move memory, e.g. while it scans that memory itself."""
@@ -30,11 +30,26 @@ def huge_kilobytes(x: mx.array) -> int:
     return found
 
 
-def test_caches_are_moved_to_huge_pages(native: ModuleType) -> None:
+@pytest.fixture(autouse=True)
+def system_with_huge_pages(native: ModuleType) -> None:
     probe = mx.ones((4 << 20,), mx.uint8)
     native.use_huge_pages(probe)
     if not huge_kilobytes(probe):
         pytest.skip("this system moves no memory to huge pages")
+
+
+def test_new_pages_are_moved_before_a_pass() -> None:
+    ops = opset("cpu")
+    assert isinstance(ops, Backend)
+    for _ in range(TRIES):
+        arrays = [mx.zeros((8 << 20,), mx.uint8) for _ in range(2)]
+        ops.prepare_pages(arrays)
+        if min(map(huge_kilobytes, arrays)) >= ENOUGH:
+            return
+    pytest.skip(f"this system refused {TRIES} times")
+
+
+def test_caches_are_moved_to_huge_pages(native: ModuleType) -> None:
     shape, dtype, ops = LayerShape(kv_heads=4, head_dim=128), mx.float32, opset("cpu")
     stack = make_stack(make_layers(shape, 1, dtype, ops), ops)
     batch = Batch.at(0, 16, 1)  # keys of 16 * 4 * 256 * 128 floats: 8 MB

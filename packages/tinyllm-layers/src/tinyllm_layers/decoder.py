@@ -105,10 +105,13 @@ class Backend(OpSet):
         prepare: changes the layout of the weights in a dict, before layers are made of the weights.
             The function replaces one weight before it reads the next, so that loading needs no
             second copy of the checkpoint. Every OpSet reads the same numbers from prepared weights.
+        prepare_pages: allocates the memory of new pages and states of many sequences, before the
+            first pass uses them.
     """
 
     stack: Fusion[Callable[[Sequence[DecoderLayer]], Stack]] | None = None
     prepare: Callable[[MutableMapping[str, Weight]], None] = keep_as_loaded
+    prepare_pages: Callable[[Sequence[mx.array]], None] = mx.eval
 
 
 def make_stack(layers: Sequence[DecoderLayer], ops: OpSet) -> Stack:

@@ -6,6 +6,7 @@ from functools import cached_property
 import mlx.core as mx
 from jaxtyping import Float, Integer
 from tinyllm_layers import (
+    Backend,
     Batch,
     LayerCache,
     PagedCache,
@@ -218,7 +219,7 @@ class Qwen:
         self, count: int, page_size: int, *, kv_bits: int | None = None, state_slots: int = 0
     ) -> list[PagedCache | RecurrentPool]:
         """Make empty pages and slots for many sequences; see `make_pages`."""
-        return make_pages(
+        pages = make_pages(
             self.config,
             self.groups.partition,
             self.dtype,
@@ -228,6 +229,9 @@ class Qwen:
             state_slots=state_slots,
             draft_layers=self._num_draft_layers,
         )
+        if isinstance(self.ops, Backend):
+            self.ops.prepare_pages([array for cache in pages for array in cache.arrays])
+        return pages
 
     def copy_pages(self, pages: Sequence[LayerCache], pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole pages in all attention layers, from the first page of a pair to the second."""

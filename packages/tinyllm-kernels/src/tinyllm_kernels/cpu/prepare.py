@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 
 import mlx.core as mx
 from tinyllm_ops import QuantizedTensor, Weight
@@ -30,8 +30,13 @@ def prepare(weights: MutableMapping[str, Weight]) -> None:
         weights[name] = _interleaved(weights.pop(name))
         mx.eval(*weight_arrays(weights[name]))
     for weight in weights.values():
-        for array in weight_arrays(weight):
-            native.use_huge_pages(array)
+        prepare_pages(weight_arrays(weight))
+
+
+def prepare_pages(arrays: Sequence[mx.array]) -> None:
+    """Evaluate arrays, and move them to huge pages. Otherwise the first pass would wait for it."""
+    for array in arrays:
+        native.use_huge_pages(array)
 
 
 def _interleaved(weight: Weight) -> Weight:
