@@ -55,12 +55,7 @@ SHAPE: dict[str, object] = {
     "hidden_act": "silu",
 }
 QWEN2 = SHAPE | {"rope_theta": 1e6, "model_type": "qwen2", "tie_word_embeddings": True}
-QWEN3 = SHAPE | {
-    "rope_theta": 1e6,
-    "model_type": "qwen3",
-    "tie_word_embeddings": False,
-    "head_dim": 64,
-}
+QWEN3 = QWEN2 | {"model_type": "qwen3", "tie_word_embeddings": False, "head_dim": 64}
 EXPERTS = QWEN3 | {
     "model_type": "qwen3_moe",
     "num_experts": 8,
@@ -93,14 +88,12 @@ HYBRID_EXPERTS = HYBRID | {
     "moe_intermediate_size": 128,
     "shared_expert_intermediate_size": 128,
 }
-NEXT = HYBRID_EXPERTS | {
-    "model_type": "qwen3_next",
-    "rope_theta": 1e7,
-    "partial_rotary_factor": 0.25,
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": [],
-    "norm_topk_prob": True,
-}
+# Two families in one: mlx-lm requires the fields of both.
+NEXT = (
+    EXPERTS
+    | HYBRID_EXPERTS
+    | {"model_type": "qwen3_next", "rope_theta": 1e7, "partial_rotary_factor": 0.25}
+)
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
 FAMILIES = {
     "qwen2": QWEN2,

@@ -1,7 +1,6 @@
 """config.json becomes a QwenConfig, or an error that names the field."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,21 +57,6 @@ MOE = QWEN3 | {
     "mlp_only_layers": [],
     "tie_word_embeddings": False,
 }
-# Qwen3-VL-30B-A3B, whose rotary sections have no effect on text.
-VISION_MOE: dict[str, object] = {
-    "model_type": "qwen3_vl_moe",
-    "text_config": {
-        **{key: value for key, value in MOE.items() if key != "tie_word_embeddings"},
-        "model_type": "qwen3_vl_moe_text",
-        "rope_scaling": {
-            "mrope_interleaved": True,
-            "mrope_section": [24, 20, 20],
-            "rope_type": "default",
-        },
-    },
-    "tie_word_embeddings": False,
-    "vision_config": {"depth": 27},
-}
 FOUR_BITS = {"group_size": 64, "bits": 4}
 NVFP4 = {"group_size": 16, "bits": 4, "mode": "nvfp4", "global_scale": True}
 
@@ -88,32 +72,6 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
     max_leaves=6,
 )
-
-
-def test_the_language_model_of_qwen3_vl_is_that_of_qwen3() -> None:
-    config = QwenConfig.from_hf(VISION_MOE)
-    plain = QwenConfig.from_hf(MOE)
-    assert config == replace(plain, model_type="qwen3_vl_moe", reads_pictures=True)
-    assert config.notices
-    assert config.mlx_prefix == "language_model."
-    fields = VISION_MOE["text_config"]
-    assert isinstance(fields, dict)
-    with pytest.raises(CheckpointError, match="norm_topk_prob: expected true or nothing"):
-        QwenConfig.from_hf(VISION_MOE | {"text_config": fields | {"norm_topk_prob": False}})
-    with pytest.raises(CheckpointError, match="use_sliding_window: expected false"):
-        QwenConfig.from_hf(VISION_MOE | {"text_config": fields | {"use_sliding_window": True}})
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_a_tied_head_is_that_of_the_whole_model(tied: bool) -> None:
-    fields = VISION_MOE["text_config"]
-    assert isinstance(fields, dict)
-    # transformers 5 writes the default of the language model, whatever the model has.
-    saved = {"text_config": fields | {"tie_word_embeddings": not tied}}
-    config = QwenConfig.from_hf(VISION_MOE | saved | {"tie_word_embeddings": tied})
-    assert config.tie_word_embeddings is tied
-    absent = QwenConfig.from_hf(VISION_MOE | saved | {"tie_word_embeddings": None})
-    assert absent.tie_word_embeddings is not tied
 
 
 def test_qwen25_has_attention_biases_and_no_qk_norm() -> None:
