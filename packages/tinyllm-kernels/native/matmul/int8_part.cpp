@@ -1,6 +1,7 @@
 // Products of integers with x in int8.
 #include "isa/tile_registers.h"
-#include "matmul/integer/int8_gemm.h"
+#include "matmul/integer/gemm.h"
+#include "matmul/integer/int8_gemv.h"
 #include "matmul/integer_parts.h"
 
 #if defined(TINYLLM_AMX)
@@ -20,7 +21,9 @@ void int8_part(const LinearTask& t, const LinearRange& range, float* scratch) {
 #endif
 #if defined(TINYLLM_INT8_GEMM)
     if constexpr (kBits<C> == 4) {  // see avx2.h
-      if (uses_int8_gemm(*t.w, t.tokens)) return int8_gemm<C, T>(t, range, scratch);
+      if (uses_panels(*t.w, t.phase, t.tokens)) {
+        return integer_gemm<Int8Products<C>, C, T>(t, range, scratch);
+      }
       int8_gemv<C, T>(t, range, scratch);
     }
 #else

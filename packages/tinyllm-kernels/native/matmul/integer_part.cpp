@@ -21,8 +21,8 @@ void integer_part(const LinearTask& t, const LinearRange& range, float* scratch)
     }
 #endif
 #if defined(TINYLLM_INTEGER_GEMM)
-    if (uses_integer_gemm(t.phase, t.tokens)) {
-      return integer_gemm<C, T>(t, range, scratch);
+    if (uses_panels(*t.w, t.phase, t.tokens)) {
+      return integer_gemm<Int16Products<C>, C, T>(t, range, scratch);
     }
 #endif
     integer_gemv<C, T>(t, range, scratch);

@@ -7,8 +7,7 @@
 namespace tinyllm::TINYLLM_ISA {
 
 // Computes a part with x in 15 bits, or in int8. w is a matrix that `supports_integers`. `scratch`
-// has memory for W interleaved rows, for the panel of a prompt in 16-bit integers, and for the
-// results of matmul/integer/int8_gemm.h.
+// has memory for W interleaved rows, and for the results of matmul/integer/gemm.h.
 void integer_part(const LinearTask& t, const LinearRange& range, float* scratch);
 void int8_part(const LinearTask& t, const LinearRange& range, float* scratch);
 

@@ -12,7 +12,6 @@
 #include "matmul/float/gemv.h"
 #include "matmul/formats.h"
 #include "matmul/integer/gemm.h"
-#include "matmul/integer/int8_gemm.h"
 #include "matmul/integer/quantize_x.h"
 #include "matmul/integer_parts.h"
 #include "matmul/interleave.h"
@@ -71,12 +70,7 @@ bool reads_w_as_stored(const LinearTask& t) {
 int64_t integer_scratch(const LinearTask& t) {
   const int64_t interleaved = t.w->interleaved == W ? 0 : RowSizes(*t.w).floats(W);
 #if defined(TINYLLM_INTEGER_GEMM)
-  if (uses_integer_gemm(t.phase, t.tokens) && !uses_int8_activations(*t.w)) {
-    return interleaved + IntegerScratch::floats(*t.w, t.part_tokens);
-  }
-#endif
-#if defined(TINYLLM_INT8_GEMM)
-  if (uses_int8_gemm(*t.w, t.tokens)) return interleaved + int8_gemm_floats(t);
+  if (uses_panels(*t.w, t.phase, t.tokens)) return interleaved + panel_floats(t);
 #endif
   return interleaved;
 }
@@ -172,8 +166,8 @@ void linear_plan(LinearTask& t, int threads) {
     if (t.x_integers && uses_amx_int8(*t.w, t.phase, t.tokens)) parts /= 4;
 #endif
     int64_t unit = W;
-#if defined(TINYLLM_INT8_GEMM)
-    if (t.x_integers && uses_int8_gemm(*t.w, t.tokens)) unit = kMicroPanels * W;
+#if defined(TINYLLM_INTEGER_GEMM)
+    if (t.x_integers && uses_panels(*t.w, t.phase, t.tokens)) unit = kMicroPanels * W;
 #endif
     t.part_rows = ceil_div(ceil_div(t.w->rows, parts), unit) * unit;
     t.part_tokens = t.x_integers ? tokens_for_cache(t, 2 * t.w->columns) : t.tokens;

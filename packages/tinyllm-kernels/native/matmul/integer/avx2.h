@@ -21,11 +21,7 @@ inline void store_integers(Ints a, Ints b, int8_t* to) {
   store_pairs<Bits>(a, b, to);
 }
 
-struct IntegerSums {
-  Floats to_floats() const { return __builtin_convertvector(sums, Floats); }
-
-  Ints sums{};
-};
+using IntegerSums = PairSums;
 
 template <Codes C>
 class CodeWords {
@@ -35,12 +31,8 @@ class CodeWords {
   // Adds the products with the kXWords words of x that belong to these codes.
   void multiply_add(const int8_t* x, IntegerSums& sums) const {
     for (const Words& pair_of_codes : codes_.pairs) {
-      uint32_t pair;
-      std::memcpy(&pair, x, sizeof pair);
-      sums.sums = add_products(sums.sums, pair_of_codes, Words{} + pair);
-      // GCC would first compute the products of all rows of x, in memory. This keeps the order.
-      asm("" : "+v"(sums.sums));
-      x += sizeof pair;
+      sums.multiply_add(pair_of_codes, x);
+      x += sizeof(uint32_t);
     }
   }
 
@@ -59,6 +51,8 @@ struct CodeBytes {
       for (Words& each : bytes) each = e2m1_bytes(each);
     }
   }
+
+  const Words& operator[](int word) const { return bytes[word]; }
 
   Words bytes[2];  // the even codes, then the odd codes
 };
@@ -84,7 +78,7 @@ struct Int8Sums {
     uint32_t word;
     std::memcpy(&word, x, sizeof word);
     int16_sums = add_byte_pairs(int16_sums, codes, Words{} + word);
-    asm("" : "+v"(int16_sums));  // as in `CodeWords`
+    asm("" : "+v"(int16_sums));  // as in `PairSums`
   }
 
   // Must be called after kWordsPerInt16Sum words of codes.

@@ -1,174 +1,224 @@
-// Prefill in integers of 16 bits, on x86-64: W interleaved rows of w times tiles of tokens.
+// Many rows of x in integers, on x86-64: two panels of W interleaved rows of w at once.
 //
-// Lanes are tokens. Codes and quantized x are pairs of 16-bit integers. A pair of w is broadcast to
-// all lanes. The sum of a group is exact and is converted to a float once.
+// A block is some columns of both panels. It is unpacked once for all rows of x of a part, and a
+// word of x is broadcast once for both panels. Results stay in memory from one block to the next.
+//
+// x is in 15 bits, for prompts, or in int8. The sums of a group are those of gemv.h and of
+// int8_gemv.h, and are added up in the same order.
 #pragma once
 
-#include "matmul/integer/quantize_x.h"
+#include "matmul/integer/int8_gemv.h"
 
 #if defined(TINYLLM_INTEGER_GEMM)
 
-#include "isa/load_store.h"
-#include "matmul/interleave.h"
-#include "matmul/store.h"
+#include "isa/unroll.h"
 
 namespace tinyllm::TINYLLM_ISA {
 
-// Vectors of tokens in a tile.
-inline constexpr int kTileVectors = kIntegerTile / W;
+// Panels that are multiplied at once.
+inline constexpr int kMicroPanels = 2;
 
-// Rows of w whose sums stay in registers. With two vectors of tokens the sums take W registers.
-inline constexpr int kIntegerMicroRows = W / 2;
+// Rows of x whose sums stay in registers, with those of two panels.
+inline constexpr int kMicroTokens = W / 2;
 
-// Columns that are multiplied at once. These columns of a tile of x and of W rows of w stay in the
-// first-level cache.
-inline constexpr int kBlockColumns = 4096 / W;
+// Words of x that a block multiplies: 256 columns of x in 15 bits, or 512 in int8. They stay in the
+// first-level cache, with the same columns of a tile of x.
+inline constexpr int kBlockWords = 128;
 
-// A block: some groups of W interleaved rows of w, packed as pairs of 16 bits. A row of each array
-// has W numbers, one for each row of w.
-struct IntegerBlock {
-  // `memory` has `floats(w)` floats.
-  IntegerBlock(const Weights& w, float* memory)
-      : pairs(reinterpret_cast<uint32_t*>(memory)),
-        scales(memory + kBlockColumns / 2 * W),
-        biases(scales + groups_of_block(w) * W) {}
+// Products with x in 15 bits.
+template <Codes C>
+struct Int16Products {
+  using Unpacked = CodePairs<C>;
+  using Sums = PairSums;
 
-  static int groups_of_block(const Weights& w) { return kBlockColumns / w.group; }
-  static int64_t floats(const Weights& w) {
-    return (kBlockColumns / 2 + 2 * groups_of_block(w)) * W;
+  static constexpr int kWords = kXWords<kBits<C>>;  // words of x that belong to a word of codes
+  static constexpr int kWordsPerSum = 1;            // words of codes whose sums become wider
+};
+
+#if defined(TINYLLM_INT8_GEMM)
+
+// Products with x in int8.
+template <Codes C>
+struct Int8Products {
+  using Unpacked = CodeBytes<C>;
+  using Sums = Int8Sums;
+
+  static constexpr int kWords = kInt8XWords<kBits<C>>;
+  static constexpr int kWordsPerSum = kWordsPerInt16Sum<C>;
+};
+
+#endif
+
+// True if panels multiply M rows of x. With fewer rows, multiplying while codes are read is faster.
+inline bool uses_panels(const Weights& w, Phase phase, int64_t tokens) {
+#if defined(TINYLLM_INT8_GEMM)
+  if (uses_int8_activations(w)) return tokens > kInt8Tokens;
+#endif
+  return !uses_int8_activations(w) && uses_integer_gemm(phase, tokens);
+}
+
+// Floats of memory for the results of a part.
+inline int64_t panel_floats(const LinearTask& t) { return kMicroPanels * W * t.part_tokens; }
+
+// Codes of consecutive panels, from some group on.
+struct PanelCodes {
+  const char* at;
+  int64_t panel_bytes, group_bytes;
+
+  // Prefetches the codes of a group of P panels.
+  template <int P>
+  void prefetch(int64_t group) const {
+    for (int p = 0; p < P; ++p) {
+      const char* from = at + p * panel_bytes + group * group_bytes;
+      for (int64_t i = 0; i < group_bytes; i += 64) __builtin_prefetch(from + i);
+    }
   }
+};
 
-  // Packs groups `first` to `last` of the rows from `row` on.
-  template <Codes C, typename T>
-  void pack(const Weights& w, int64_t row, int64_t first, int64_t last) {
-    const int64_t words = w.columns / kCodesPerWord<kBits<C>>;
-    const int64_t group_words = w.group / kCodesPerWord<kBits<C>>;
-    const auto* codes = static_cast<const uint32_t*>(w.data) + row * words + first * group_words * W;
-    uint32_t* to = pairs;
-    for (int64_t i = 0; i < (last - first) * group_words; ++i, codes += W) {
-      const CodePairs<C> unpacked(codes);
-      // In a loop that is not unrolled, GCC would store the pairs and copy them in halves.
+// Some groups of P panels, unpacked.
+template <typename Products, Codes C, int P>
+struct CodeBlock {
+  static constexpr int kWords = Products::kWords;
+  static constexpr int kColumns = kBlockWords / kWords * kCodesPerWord<kBits<C>>;
+
+  // Packs `count` groups from `group` on of the panels from row `first` on. `from` has their
+  // codes. T is the type of the scales.
+  template <typename T>
+  void pack(const Weights& w, PanelCodes from, int64_t first, int64_t group, int64_t count) {
+    groups = count;
+    group_words = from.group_bytes / sizeof(Words);
+    for (int p = 0; p < P; ++p) {
+      const char* at = from.at + p * from.panel_bytes;
+      for (int64_t i = 0; i < groups * group_words; ++i, at += sizeof(Words)) {
+        const typename Products::Unpacked unpacked(reinterpret_cast<const uint32_t*>(at));
 #pragma GCC unroll 4
-      for (int n = 0; n < kXWords<kBits<C>>; ++n, to += W) {
-        std::memcpy(to, &unpacked.pairs[n], sizeof(Words));
+        for (int v = 0; v < kWords; ++v) codes[i * kWords + v][p] = unpacked[v];
+      }
+      const RowAffines<T> panel(w, first + p * W);
+      for (int64_t g = 0; g < groups; ++g) {
+        affines[g][p] = affines_of_integers<C>(panel[group + g], kCodeOffset<C>);
       }
     }
-    const RowAffines<T> affines(w, row);
-    for (int64_t g = first; g < last; ++g) {
-      const auto [scale, bias] = affines_of_integers<C>(affines[g], kCodeOffset<C>);
-      store(scales + (g - first) * W, scale);
-      store(biases + (g - first) * W, bias);
-    }
   }
 
-  uint32_t* pairs;
-  float *scales, *biases;
-};
-
-// A tile of tokens of x: kIntegerTile tokens side by side.
-struct IntegerTile {
-  const uint32_t* pairs;
-  const float *scales, *group_sums;
-};
-
-// The micro-kernel: multiplies kIntegerMicroRows rows of a block, from `row` on, by a tile of
-// tokens. Adds to `sums`, which has kIntegerTile numbers for each row of w.
-inline void integer_micro_kernel(const IntegerBlock& block, IntegerTile tile, int row,
-                                 int64_t groups, int group_pairs, float* sums) {
-  constexpr int V = kTileVectors;
-  const uint32_t *w = block.pairs + row, *x = tile.pairs;
-  for (int64_t g = 0; g < groups; ++g) {
-    Ints products[kIntegerMicroRows][V] = {};
-#pragma GCC unroll 4
-    for (int p = 0; p < group_pairs; ++p, w += W, x += kIntegerTile) {
-      Words tokens[V];
-#pragma GCC unroll 2
-      for (int v = 0; v < V; ++v) std::memcpy(&tokens[v], x + v * W, sizeof tokens[v]);
+  // The micro-kernel: adds the products with M rows of x to `results`, which has P * W numbers for
+  // each row. A tile of x has `tile` rows. Prefetches `next` unless it is null, a group at a time:
+  // one burst would stall on memory.
+  //
+  // Not inlined, because GCC would keep the sums in memory, which takes 1.6 times as long.
+  template <int M>
+  [[gnu::noinline]] void micro_kernel(const int8_t* x, const float* scales, const float* group_sums,
+                                      int64_t tile, float* results, const PanelCodes* next) const {
+    constexpr int kStep = kWords * Products::kWordsPerSum;
+    const int64_t stride = 4 * tile;  // bytes from a word to the next of the same row
+    const auto* word = codes;
+    for (int64_t g = 0; g < groups; ++g, scales += tile, group_sums += tile) {
+      if (next) next->prefetch<P>(g);
+      asm("" : "+r"(results));  // GCC would keep results in registers, and sums in memory
+      typename Products::Sums sums[M][P];
+      for (int64_t i = 0; i < group_words; i += Products::kWordsPerSum) {
 #pragma GCC unroll 8
-      for (int n = 0; n < kIntegerMicroRows; ++n) {
+        for (int n = 0; n < kStep; ++n, ++word, x += stride) {
+          Words panels[P];
 #pragma GCC unroll 2
-        for (int v = 0; v < V; ++v) {
-          products[n][v] = add_products(products[n][v], tokens[v], Words{} + w[n]);
+          for (int p = 0; p < P; ++p) {
+            panels[p] = (*word)[p];
+            asm("" : "+v"(panels[p]));  // GCC would read it again for each row of x
+          }
+#pragma GCC unroll 8
+          for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 2
+            for (int p = 0; p < P; ++p) sums[m][p].multiply_add(panels[p], x + 4 * m);
+          }
+        }
+#pragma GCC unroll 8
+        for (auto& of_row : sums) {
+#pragma GCC unroll 2
+          for (auto& each : of_row) each.widen();
+        }
+      }
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 2
+        for (int p = 0; p < P; ++p) {
+          float* at = results + (m * P + p) * W;
+          Floats total = load(at);
+          total += sums[m][p].to_floats() * (affines[g][p].scales * scales[m]);
+          total += affines[g][p].biases * group_sums[m];
+          store(at, total);
         }
       }
     }
-    const float *scales = block.scales + g * W + row, *biases = block.biases + g * W + row;
-#pragma GCC unroll 2
-    for (int v = 0; v < V; ++v) {
-      const int64_t index = g * kIntegerTile + v * W;
-      const Floats x_scales = load(tile.scales + index), x_sums = load(tile.group_sums + index);
-#pragma GCC unroll 8
-      for (int n = 0; n < kIntegerMicroRows; ++n) {
-        float* at = sums + n * kIntegerTile + v * W;
-        Floats total = load(at);
-        total += __builtin_convertvector(products[n][v], Floats) * (x_scales * scales[n]);
-        total += x_sums * biases[n];
-        store(at, total);
-      }
-    }
   }
-}
 
-// Memory of a part: a block of w, the sums of W rows and of the tokens, and W interleaved rows if w is
-// plain.
-struct IntegerScratch {
-  IntegerScratch(const Weights& w, int64_t tokens, float* memory)
-      : block(w, memory),
-        sums(memory + IntegerBlock::floats(w)),
-        interleaved(sums + tiled(tokens) * W) {}
-
-  // Floats without the interleaved rows.
-  static int64_t floats(const Weights& w, int64_t tokens) {
-    return IntegerBlock::floats(w) + tiled(tokens) * W;
-  }
-  static int64_t tiled(int64_t tokens) { return ceil_div(tokens, kIntegerTile) * kIntegerTile; }
-
-  IntegerBlock block;
-  float *sums, *interleaved;
+  int64_t groups, group_words;
+  Words codes[kBlockWords][P];
+  Affines affines[kColumns / 32][P];  // a group has at least 32 columns
 };
 
-// Multiplies W interleaved rows of w from `first` on by the tokens of a part.
-template <Codes C, typename T>
-void multiply_integer_panel(const LinearTask& t, const LinearRange& range, int64_t first,
-                            const Weights& w, IntegerScratch& scratch) {
-  const int64_t groups = w.columns / w.group, block_groups = IntegerBlock::groups_of_block(w);
-  const int64_t tokens = range.last_token - range.first_token;
-  std::fill_n(scratch.sums, IntegerScratch::tiled(tokens) * W, 0.0f);
+// Multiplies P panels from row `first` on, of which `rows` rows exist, by the rows of x of a part.
+template <typename Products, Codes C, typename T, int P>
+void multiply_panels(const LinearTask& t, const LinearRange& range, const Weights& w, int64_t first,
+                     int64_t rows, float* results) {
+  using Block = CodeBlock<Products, C, P>;
+  constexpr int kNumberBytes = Products::kWords * kBits<C> / 8;  // of x
+  const int64_t groups = w.columns / w.group, block_groups = Block::kColumns / w.group;
+  const int64_t row_bytes = w.columns * kBits<C> / 8;
+  PanelCodes codes{static_cast<const char*>(w.data) + first * row_bytes, W * row_bytes,
+                   W * row_bytes / groups};
+  std::fill_n(results, (range.last_token - range.first_token) * P * W, 0.0f);
+  Block block;
   for (int64_t g = 0; g < groups; g += block_groups) {
-    const int64_t end = std::min(g + block_groups, groups);
-    scratch.block.template pack<C, T>(w, first, g, end);
-    for (int64_t m = range.first_token; m < range.last_token; m += kIntegerTile) {
-      const IntegerTile tile{
-          .pairs = reinterpret_cast<const uint32_t*>(t.x_integers) + m * (w.columns / 2) +
-                   g * w.group / 2 * kIntegerTile,
-          .scales = t.x_scales + m * groups + g * kIntegerTile,
-          .group_sums = t.x_group_sums + m * groups + g * kIntegerTile,
-      };
-      for (int row = 0; row < W; row += kIntegerMicroRows) {
-        integer_micro_kernel(scratch.block, tile, row, end - g, w.group / 2,
-                             scratch.sums + (m - range.first_token) * W + row * kIntegerTile);
+    const int64_t count = std::min(block_groups, groups - g);
+    block.template pack<T>(w, codes, first, g, count);
+    codes.at += count * codes.group_bytes;
+    PanelCodes next = codes;
+    if (g + count == groups) next.at += (P - 1) * codes.panel_bytes;  // of the next panels
+    const PanelCodes* prefetched = &next;
+    float* tile_results = results;
+    for (int64_t m = range.first_token; m < range.last_token; m += kXTile) {
+      const int64_t tile = std::min<int64_t>(kXTile, t.tokens - m), at = m * groups + g * tile;
+      const int8_t* x = t.x_integers + at * w.group * kNumberBytes;
+      const float *scales = t.x_scales + at, *group_sums = t.x_group_sums + at;
+      for (int64_t row = 0; row < tile; row += kMicroTokens, prefetched = nullptr) {
+        with_constant<kMicroTokens>(tile - row, [&]<int M>() {
+          block.template micro_kernel<M>(x + 4 * row, scales + row, group_sums + row, tile,
+                                         tile_results + row * P * W, prefetched);
+        });
       }
+      tile_results += tile * P * W;
     }
   }
-  const int64_t rows = std::min<int64_t>(W, range.last_row - first);
+  // The type is looked up once: for each vector, the lookup alone takes 4 percent of a prompt.
   with_type(t.type, [&]<typename Y>(Y*) {
-    for (int64_t m = range.first_token; m < range.last_token; m += kIntegerTile) {
-      const int64_t end = std::min<int64_t>(m + kIntegerTile, range.last_token);
-      store_transposed<Y>(t, m, end, first, rows, scratch.sums + (m - range.first_token) * W,
-                          kIntegerTile);
+    for (int64_t m = range.first_token; m < range.last_token; ++m) {
+      for (int64_t n = 0; n < P * W; n += W, results += W) {
+        if (rows - n < W) {
+          store_results(t, m, first + n, results, rows - n);
+        } else {
+          store_vector_as<Y>(t, m, first + n, load(results));
+        }
+      }
     }
   });
 }
 
-// Computes a part, whose tokens are whole tiles except the last.
-template <Codes C, typename T>
-void integer_gemm(const LinearTask& t, const LinearRange& range, float* memory) {
-  IntegerScratch scratch(*t.w, t.part_tokens, memory);
-  for (int64_t first = range.first_row; first < range.last_row; first += W) {
+// Computes a part. `scratch` has memory for P * W results of each row of x, and then for W
+// interleaved rows, used if w is plain.
+template <typename Products, Codes C, typename T>
+void integer_gemm(const LinearTask& t, const LinearRange& range, float* scratch) {
+  int64_t first = range.first_row;
+  if (t.w->interleaved) {
+    constexpr int kRows = kMicroPanels * W;
+    for (; first + kRows <= range.last_row; first += kRows) {
+      multiply_panels<Products, C, T, kMicroPanels>(t, range, *t.w, first, kRows, scratch);
+    }
+  }
+  for (; first < range.last_row; first += W) {
     const int64_t rows = std::min<int64_t>(W, range.last_row - first);
     const Weights w =
-        t.w->interleaved ? *t.w : interleave_rows(*t.w, first, rows, scratch.interleaved);
-    multiply_integer_panel<C, T>(t, range, first, w, scratch);
+        t.w->interleaved ? *t.w : interleave_rows(*t.w, first, rows, scratch + panel_floats(t));
+    multiply_panels<Products, C, T, 1>(t, range, w, first, rows, scratch);
   }
 }
 

@@ -2,7 +2,7 @@
 //
 // Weights with `int8_activations` are multiplied so, in decode and in prefill. (On AMX, prompts in
 // bfloat16 are multiplied as with other weights, and tiles multiply several rows. On AVX2,
-// matmul/integer/int8_gemm.h multiplies many rows.)
+// matmul/integer/gemm.h multiplies many rows.)
 //
 // In each group of a row x is scale * q with |q| <= 127. One product of bytes takes the place of
 // two (see gemv.h), and results are less exact: the error of a number of x is at most 1/254 of the
@@ -29,8 +29,7 @@ namespace tinyllm::TINYLLM_ISA {
 
 // Rows of x that are packed together. For each word of codes, the words of the rows are side by side.
 // So are the scales and the sums of a group.
-inline constexpr int kInt8Tokens = 16;
-static_assert(kTokenTile % kInt8Tokens == 0);
+inline constexpr int kInt8Tokens = kXTile;
 
 // Words of x in int8 that belong to a word of codes: with 4 bits, those of even codes and of odd
 // codes.

@@ -60,6 +60,8 @@ struct CodePairs {
     }
   }
 
+  const Words& operator[](int pair) const { return pairs[pair]; }
+
   Words pairs[kXWords<kBits<C>>];
 };
 
@@ -73,5 +75,22 @@ inline Ints add_products(Ints sums, Words a, Words b) {
   return sums + bit_cast<Ints>(_mm256_madd_epi16(bit_cast<__m256i>(a), bit_cast<__m256i>(b)));
 #endif
 }
+
+// Sums of products with a row of x, one sum for each of W rows of w.
+struct PairSums {
+  // Adds the products of W pairs of codes with a pair of x.
+  void multiply_add(Words codes, const int8_t* x) {
+    uint32_t pair;
+    std::memcpy(&pair, x, sizeof pair);
+    sums = add_products(sums, codes, Words{} + pair);
+    // GCC would first compute the products of all rows of x, in memory. This keeps the order.
+    asm("" : "+v"(sums));
+  }
+  void widen() {}
+
+  Floats to_floats() const { return __builtin_convertvector(sums, Floats); }
+
+  Ints sums{};
+};
 
 }  // namespace tinyllm::TINYLLM_ISA

@@ -71,32 +71,30 @@ void quantize_rows_for_gemv(const XRange& range, const Weights& w, const Quantiz
   }
 }
 
-#if defined(TINYLLM_INTEGER_GEMM)
+inline constexpr int kXTile = 16;  // rows of x that are packed together, at most
+static_assert(kTokenTile % kXTile == 0);
 
-inline constexpr int kIntegerTile = 2 * W;  // tokens that are packed together
-static_assert(kTokenTile % kIntegerTile == 0);
+#if defined(TINYLLM_INTEGER_GEMM)
 
 // Quantizes and packs the groups of a range for a tile of its tokens, whose first one is x: the
 // layout of matmul/integer/gemm.h. The first pairs of all tokens are side by side, then the second
-// pairs, and so on. Scales and sums of a group are side by side, too. Missing tokens of the last
-// tile are left as they are, because each token has a lane of its own and the lanes of missing
-// tokens are not stored.
+// pairs, and so on. Scales and sums of a group are side by side, too.
 template <int Bits>
 void quantize_tile_for_gemm(const float* x, int64_t tokens, const XRange& range, int group,
                             const QuantizedX& to) {
   constexpr int kMaxPairs = 64;  // of a group
   uint32_t* pairs = reinterpret_cast<uint32_t*>(to.integers);
   for (int64_t g = range.first_group; g < range.last_group; ++g, x += group) {
-    uint32_t* group_pairs = pairs + g * group / 2 * kIntegerTile;
+    uint32_t* group_pairs = pairs + g * group / 2 * tokens;
     for (int64_t i = 0; i < tokens; ++i) {
       const float* numbers = x + i * range.stride;
-      const int64_t index = g * kIntegerTile + i;
+      const int64_t index = g * tokens + i;
       uint32_t token_pairs[kMaxPairs];
       to.scales[index] = quantize_group(numbers, group, [&](Ints a, Ints b, int first) {
         store_pairs<Bits>(a, b, token_pairs + first / 2);
       });
       group_sums(numbers, 1, group, to.group_sums + index);
-      for (int p = 0; p < group / 2; ++p) group_pairs[p * kIntegerTile + i] = token_pairs[p];
+      for (int p = 0; p < group / 2; ++p) group_pairs[p * tokens + i] = token_pairs[p];
     }
   }
 }
@@ -240,13 +238,13 @@ void quantize_x(const XRange& range, [[maybe_unused]] Phase phase, const Weights
 #endif
 #if defined(TINYLLM_INTEGER_GEMM)
   if (uses_integer_gemm(phase, to.tokens)) {
-    for (int64_t token = range.first_token; token < range.last_token; token += kIntegerTile) {
-      const int64_t tokens = std::min<int64_t>(range.last_token - token, kIntegerTile);
+    for (int64_t token = range.first_token; token < range.last_token; token += kXTile) {
+      const int64_t tokens = std::min<int64_t>(range.last_token - token, kXTile);
       const int64_t group = token * (w.columns / w.group);
       quantize_tile_for_gemm<Bits>(x, tokens, range, w.group,
                                    {to.integers + 2 * token * w.columns, to.scales + group,
                                     to.group_sums + group, to.tokens - token});
-      x += kIntegerTile * range.stride;
+      x += kXTile * range.stride;
     }
     return;
   }

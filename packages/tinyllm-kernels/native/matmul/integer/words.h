@@ -42,7 +42,7 @@
 #define TINYLLM_INTEGERS "matmul/integer/neon.h"
 #endif
 
-// Defined if matmul/integer/int8_gemm.h multiplies many rows of x in int8: with AVX2 alone.
+// Defined if matmul/integer/gemm.h multiplies many rows of x in int8: with AVX2 alone.
 #if defined(__AVX2__) && !defined(__AVX512F__)
 #define TINYLLM_INT8_GEMM
 #endif
