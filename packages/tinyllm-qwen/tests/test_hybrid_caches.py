@@ -60,13 +60,19 @@ def test_pages_and_states_are_counted_separately(loaded: tuple[Qwen, Tokenizer])
     model.copy_pages(caches, [(0, 1)])  # pools of states have no pages
 
 
-def test_a_backend_prepares_all_pages_and_states(tmp_path: Path) -> None:
-    prepared: list[mx.array] = []
+def test_a_backend_makes_all_pages_and_states(tmp_path: Path) -> None:
+    made: list[mx.array] = []
+
+    def zeros(shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
+        made.append(mx.zeros(shape, dtype))
+        return made[-1]
+
     plain = {field.name: getattr(MLX, field.name) for field in fields(OpSet)}
-    backend = Backend(**plain, prepare_pages=prepared.extend)
-    model, _ = load(hybrid_checkpoint(tmp_path / "tiny"), ops=backend)
-    made = model.make_pages(3, 16, state_slots=2)
-    assert len(prepared) == sum(len(cache.arrays) for cache in made) == 2 * 8
+    model, _ = load(hybrid_checkpoint(tmp_path / "tiny"), ops=Backend(**plain, zeros=zeros))
+    caches = model.make_pages(3, 16, state_slots=2)
+    arrays = [array for cache in caches for array in cache.arrays]
+    assert len(made) == 2 * 8
+    assert all(a is b for a, b in zip(arrays, made, strict=True))
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64, 512])

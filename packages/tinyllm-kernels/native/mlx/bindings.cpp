@@ -299,6 +299,12 @@ NB_MODULE(_cpu, m) {
       "interleave", [](const array& x, int rows) { return tinyllm::interleave(x, rows); },
       "array"_a, "rows"_a);
   m.def(
+      "zeros",
+      [](const std::vector<int>& shape, mlx::core::Dtype dtype) {
+        return tinyllm::zeros(shape, dtype);
+      },
+      "shape"_a, "dtype"_a);
+  m.def(
       "use_huge_pages",
       [](const array& x) {
         array evaluated = x;  // a copy, since another thread may assign to the Python object

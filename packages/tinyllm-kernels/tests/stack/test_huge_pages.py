@@ -38,15 +38,28 @@ def system_with_huge_pages(native: ModuleType) -> None:
         pytest.skip("this system moves no memory to huge pages")
 
 
-def test_new_pages_are_moved_before_a_pass() -> None:
+def test_new_pages_are_huge_before_a_pass() -> None:
     ops = opset("cpu")
     assert isinstance(ops, Backend)
     for _ in range(TRIES):
-        arrays = [mx.zeros((8 << 20,), mx.uint8) for _ in range(2)]
-        ops.prepare_pages(arrays)
+        arrays = [ops.zeros((4, 2 << 20), mx.float32) for _ in range(2)]
+        mx.eval(arrays)
         if min(map(huge_kilobytes, arrays)) >= ENOUGH:
             return
     pytest.skip(f"this system refused {TRIES} times")
+
+
+@pytest.mark.parametrize("dtype", [mx.uint32, mx.bfloat16, mx.float32])
+@pytest.mark.parametrize("shape", [(0, 3), (1,), (7, 5), (3, 1_000_003)])
+def test_zeros_are_zeros(shape: tuple[int, ...], dtype: mx.Dtype) -> None:
+    ops = opset("cpu")
+    assert isinstance(ops, Backend)
+    used = mx.full(shape, 3, dtype)  # memory that the next array may get
+    mx.eval(used)
+    del used
+    zeros = ops.zeros(shape, dtype)
+    assert (zeros.shape, zeros.dtype) == (shape, dtype)
+    assert not zeros.astype(mx.float32).any()
 
 
 def test_caches_are_moved_to_huge_pages(native: ModuleType) -> None:

@@ -9,6 +9,7 @@ from tinyllm_layers.cache.base import (
     SequenceCache,
     StateCache,
     StateShape,
+    Zeros,
 )
 from tinyllm_layers.cache.dense import DenseCache
 from tinyllm_layers.cache.paged import PagedCache
@@ -57,6 +58,7 @@ __all__ = [
     "Stack",
     "StateCache",
     "StateShape",
+    "Zeros",
     "make_stack",
     "weights_of",
 ]

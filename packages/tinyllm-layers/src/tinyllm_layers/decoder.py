@@ -12,7 +12,7 @@ from tinyllm_ops import Fusion, OpSet, QuantizedTensor, Weight
 
 from tinyllm_layers.attention import GroupedQueryAttention
 from tinyllm_layers.batch import Batch
-from tinyllm_layers.cache.base import LayerCache
+from tinyllm_layers.cache.base import LayerCache, Zeros
 from tinyllm_layers.gated_attention import GatedAttention
 from tinyllm_layers.gated_delta_net import GatedDeltaNet
 from tinyllm_layers.mlp import MLP
@@ -105,13 +105,12 @@ class Backend(OpSet):
         prepare: changes the layout of the weights in a dict, before layers are made of the weights.
             The function replaces one weight before it reads the next, so that loading needs no
             second copy of the checkpoint. Every OpSet reads the same numbers from prepared weights.
-        prepare_pages: allocates the memory of new pages and states of many sequences, before the
-            first pass uses them.
+        zeros: makes the pages and states of many sequences, from a shape and a dtype.
     """
 
     stack: Fusion[Callable[[Sequence[DecoderLayer]], Stack]] | None = None
     prepare: Callable[[MutableMapping[str, Weight]], None] = keep_as_loaded
-    prepare_pages: Callable[[Sequence[mx.array]], None] = mx.eval
+    zeros: Zeros = mx.zeros
 
 
 def make_stack(layers: Sequence[DecoderLayer], ops: OpSet) -> Stack:

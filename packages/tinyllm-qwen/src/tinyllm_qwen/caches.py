@@ -14,6 +14,7 @@ from tinyllm_layers import (
     RotatingCache,
     SequenceCache,
     StateShape,
+    Zeros,
 )
 
 from tinyllm_qwen.config.qwen import QwenConfig
@@ -74,6 +75,7 @@ def make_pages(
     kv_bits: int | None = None,
     state_slots: int = 0,
     draft_layers: int = 0,
+    zeros: Zeros = mx.zeros,
 ) -> list[PagedCache | RecurrentPool]:
     """Make empty caches for many sequences, one for each layer of a partition.
 
@@ -89,6 +91,7 @@ def make_pages(
             States are not quantized.
         state_slots: the number of states that each recurrent layer keeps.
         draft_layers: the number of layers of the draft head, whose caches come last.
+        zeros: makes the arrays.
 
     Raises:
         ValueError: if the head dim is no multiple of a group size.
@@ -97,13 +100,14 @@ def make_pages(
 
     def cache_of(layer: int) -> PagedCache | RecurrentPool:
         if recurrent is not None and layer in recurrent.layers:
-            return RecurrentPool.empty(state_slots, _state_shape(recurrent, part, dtype))
+            return RecurrentPool.empty(state_slots, _state_shape(recurrent, part, dtype), zeros)
         return PagedCache.empty(
             (count, len(part.kv_heads), page_size, config.head_dim),
             dtype,
             bits=kv_bits,
             group_size=0 if kv_bits is None else _group_size(config.head_dim),
             window=window.size if window is not None and layer in window.layers else None,
+            zeros=zeros,
         )
 
     return [cache_of(layer) for layer in _cached_layers(config, part, draft_layers)]

@@ -228,9 +228,9 @@ class Qwen:
             kv_bits=kv_bits,
             state_slots=state_slots,
             draft_layers=self._num_draft_layers,
+            zeros=self.ops.zeros if isinstance(self.ops, Backend) else mx.zeros,
         )
-        if isinstance(self.ops, Backend):
-            self.ops.prepare_pages([array for cache in pages for array in cache.arrays])
+        mx.eval([array for cache in pages for array in cache.arrays])
         return pages
 
     def copy_pages(self, pages: Sequence[LayerCache], pairs: Sequence[tuple[int, int]]) -> None:

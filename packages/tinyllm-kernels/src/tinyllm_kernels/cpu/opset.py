@@ -16,7 +16,7 @@ from tinyllm_kernels import _cpu as native
 from tinyllm_kernels.cpu.arguments import native_weight
 from tinyllm_kernels.cpu.attention import attention, paged_attention
 from tinyllm_kernels.cpu.handles import INT8_OPS, NATIVE_OPS
-from tinyllm_kernels.cpu.prepare import prepare, prepare_pages
+from tinyllm_kernels.cpu.prepare import prepare
 from tinyllm_kernels.cpu.products import (
     embedding,
     expert_linear,
@@ -62,7 +62,7 @@ CPU = Backend(
     log_probability=log_probability,
     stack=Fusion(NativeStack, of=tuple(NATIVE_OPS)),
     prepare=prepare,
-    prepare_pages=prepare_pages,
+    zeros=native.zeros,
 )
 
 CPU_INT8 = replace(

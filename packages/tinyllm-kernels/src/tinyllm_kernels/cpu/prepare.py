@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import MutableMapping
 
 import mlx.core as mx
 from tinyllm_ops import QuantizedTensor, Weight
@@ -30,13 +30,8 @@ def prepare(weights: MutableMapping[str, Weight]) -> None:
         weights[name] = _interleaved(weights.pop(name))
         mx.eval(*weight_arrays(weights[name]))
     for weight in weights.values():
-        prepare_pages(weight_arrays(weight))
-
-
-def prepare_pages(arrays: Sequence[mx.array]) -> None:
-    """Evaluate arrays, and move them to huge pages. Otherwise the first pass would wait for it."""
-    for array in arrays:
-        native.use_huge_pages(array)
+        for array in weight_arrays(weight):
+            native.use_huge_pages(array)
 
 
 def _interleaved(weight: Weight) -> Weight:

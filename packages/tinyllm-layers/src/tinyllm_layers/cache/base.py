@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -11,6 +12,9 @@ from tinyllm_ops import OpSet, Phase, StateTable, Weight
 
 from tinyllm_layers.batch import Batch
 from tinyllm_layers.cache.loan import Loan
+
+Zeros = Callable[[tuple[int, ...], mx.Dtype], mx.array]
+"""Makes zeros of a shape and a dtype. Memory is allocated when the array is evaluated."""
 
 
 class LayerCache(ABC):
@@ -111,12 +115,12 @@ class StateShape:
         matrices = self.num_heads * self.value_dim * self.key_dim * mx.float32.size
         return (self.kernel - 1) * self.channels * self.dtype.size + matrices
 
-    def slots(self, count: int) -> tuple[mx.array, mx.array]:
+    def slots(self, count: int, zeros: Zeros = mx.zeros) -> tuple[mx.array, mx.array]:
         """Return `count` slots of zeros: `count K-1 C` and `count Hv Dv Dk`."""
         matrix = (self.num_heads, self.value_dim, self.key_dim)
         return (
-            mx.zeros((count, self.kernel - 1, self.channels), self.dtype),
-            mx.zeros((count, *matrix), mx.float32),
+            zeros((count, self.kernel - 1, self.channels), self.dtype),
+            zeros((count, *matrix), mx.float32),
         )
 
 

@@ -11,7 +11,7 @@ from tinyllm_ops.checks import check_new_tokens
 from tinyllm_ops.quantization.tensor import arrays_of, map_arrays
 
 from tinyllm_layers.batch import Batch
-from tinyllm_layers.cache.base import AttentionCache
+from tinyllm_layers.cache.base import AttentionCache, Zeros
 from tinyllm_layers.cache.dense import alias
 from tinyllm_layers.cache.loan import Loan
 
@@ -46,6 +46,7 @@ class PagedCache(AttentionCache):
         bits: int | None = None,
         group_size: int = 0,
         window: int | None = None,
+        zeros: Zeros = mx.zeros,
     ) -> PagedCache:
         """Make a cache of empty pages. Memory is allocated when the pages are evaluated.
 
@@ -55,17 +56,18 @@ class PagedCache(AttentionCache):
             bits: width of quantized numbers; None for dense numbers.
             group_size: for quantized numbers, how many consecutive numbers along D share a scale.
             window: the number of most recent tokens that a token sees; None for all tokens.
+            zeros: makes the arrays.
         """
 
         def pages() -> Weight:
             if bits is None:
-                return mx.zeros(shape, dtype)
+                return zeros(shape, dtype)
             lead, head_dim = shape[:3], shape[3]
             groups = (*lead, head_dim // group_size)
             return QuantizedTensor(
-                mx.zeros((*lead, head_dim * bits // 32), mx.uint32),
-                mx.zeros(groups, dtype),
-                mx.zeros(groups, dtype),
+                zeros((*lead, head_dim * bits // 32), mx.uint32),
+                zeros(groups, dtype),
+                zeros(groups, dtype),
                 group_size,
                 bits,
             )

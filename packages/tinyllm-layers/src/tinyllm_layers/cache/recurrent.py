@@ -11,7 +11,7 @@ from tinyllm_ops import NO_STATE, Phase, StateTable
 from tinyllm_ops.checks import require_dtype, require_shape
 
 from tinyllm_layers.batch import Batch
-from tinyllm_layers.cache.base import SequenceCache, StateCache, StateShape
+from tinyllm_layers.cache.base import SequenceCache, StateCache, StateShape, Zeros
 from tinyllm_layers.cache.dense import alias
 
 PROMPT_TAIL = 16
@@ -46,9 +46,9 @@ class RecurrentPool(StateCache):
         self.state = state
 
     @classmethod
-    def empty(cls, num_slots: int, shape: StateShape) -> RecurrentPool:
+    def empty(cls, num_slots: int, shape: StateShape, zeros: Zeros = mx.zeros) -> RecurrentPool:
         """Make a pool of empty slots. Memory is allocated when the slots are evaluated."""
-        return cls(*shape.slots(num_slots))
+        return cls(*shape.slots(num_slots, zeros))
 
     @property
     def num_slots(self) -> int:
