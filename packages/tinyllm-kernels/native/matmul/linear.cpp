@@ -70,7 +70,7 @@ bool reads_w_as_stored(const LinearTask& t) {
 int64_t integer_scratch(const LinearTask& t) {
   const int64_t interleaved = t.w->interleaved == W ? 0 : RowSizes(*t.w).floats(W);
 #if defined(TINYLLM_INTEGER_GEMM)
-  if (uses_panels(*t.w, t.phase, t.tokens)) return interleaved + panel_floats(t);
+  if (uses_panels(*t.w, t.phase, t.tokens)) return interleaved + integer_gemm_floats(t);
 #endif
   return interleaved;
 }
@@ -167,7 +167,7 @@ void linear_plan(LinearTask& t, int threads) {
 #endif
     int64_t unit = W;
 #if defined(TINYLLM_INTEGER_GEMM)
-    if (t.x_integers && uses_panels(*t.w, t.phase, t.tokens)) unit = kMicroPanels * W;
+    if (t.x_integers && uses_panels(*t.w, t.phase, t.tokens)) unit = kIntegerPanels * W;
 #endif
     t.part_rows = ceil_div(ceil_div(t.w->rows, parts), unit) * unit;
     t.part_tokens = t.x_integers ? tokens_for_cache(t, 2 * t.w->columns) : t.tokens;

@@ -16,10 +16,10 @@
 namespace tinyllm::TINYLLM_ISA {
 
 // Panels that are multiplied at once.
-inline constexpr int kMicroPanels = 2;
+inline constexpr int kIntegerPanels = 2;
 
 // Rows of x whose sums stay in registers, with those of two panels.
-inline constexpr int kMicroTokens = W / 2;
+inline constexpr int kIntegerMicroTokens = W / 2;
 
 // Words of x that a block multiplies: 256 columns of x in 15 bits, or 512 in int8. They stay in the
 // first-level cache, with the same columns of a tile of x.
@@ -58,7 +58,9 @@ inline bool uses_panels(const Weights& w, Phase phase, int64_t tokens) {
 }
 
 // Floats of memory for the results of a part.
-inline int64_t panel_floats(const LinearTask& t) { return kMicroPanels * W * t.part_tokens; }
+inline int64_t integer_gemm_floats(const LinearTask& t) {
+  return kIntegerPanels * W * t.part_tokens;
+}
 
 // Codes of consecutive panels, from some group on.
 struct PanelCodes {
@@ -158,8 +160,8 @@ struct CodeBlock {
 
 // Multiplies P panels from row `first` on, of which `rows` rows exist, by the rows of x of a part.
 template <typename Products, Codes C, typename T, int P>
-void multiply_panels(const LinearTask& t, const LinearRange& range, const Weights& w, int64_t first,
-                     int64_t rows, float* results) {
+void multiply_integer_panels(const LinearTask& t, const LinearRange& range, const Weights& w,
+                             int64_t first, int64_t rows, float* results) {
   using Block = CodeBlock<Products, C, P>;
   constexpr int kNumberBytes = Products::kWords * kBits<C> / 8;  // of x
   const int64_t groups = w.columns / w.group, block_groups = Block::kColumns / w.group;
@@ -180,8 +182,8 @@ void multiply_panels(const LinearTask& t, const LinearRange& range, const Weight
       const int64_t tile = std::min<int64_t>(kXTile, t.tokens - m), at = m * groups + g * tile;
       const int8_t* x = t.x_integers + at * w.group * kNumberBytes;
       const float *scales = t.x_scales + at, *group_sums = t.x_group_sums + at;
-      for (int64_t row = 0; row < tile; row += kMicroTokens, prefetched = nullptr) {
-        with_constant<kMicroTokens>(tile - row, [&]<int M>() {
+      for (int64_t row = 0; row < tile; row += kIntegerMicroTokens, prefetched = nullptr) {
+        with_constant<kIntegerMicroTokens>(tile - row, [&]<int M>() {
           block.template micro_kernel<M>(x + 4 * row, scales + row, group_sums + row, tile,
                                          tile_results + row * P * W, prefetched);
         });
@@ -209,16 +211,18 @@ template <typename Products, Codes C, typename T>
 void integer_gemm(const LinearTask& t, const LinearRange& range, float* scratch) {
   int64_t first = range.first_row;
   if (t.w->interleaved) {
-    constexpr int kRows = kMicroPanels * W;
+    constexpr int kRows = kIntegerPanels * W;
     for (; first + kRows <= range.last_row; first += kRows) {
-      multiply_panels<Products, C, T, kMicroPanels>(t, range, *t.w, first, kRows, scratch);
+      multiply_integer_panels<Products, C, T, kIntegerPanels>(t, range, *t.w, first, kRows,
+                                                              scratch);
     }
   }
   for (; first < range.last_row; first += W) {
     const int64_t rows = std::min<int64_t>(W, range.last_row - first);
-    const Weights w =
-        t.w->interleaved ? *t.w : interleave_rows(*t.w, first, rows, scratch + panel_floats(t));
-    multiply_panels<Products, C, T, 1>(t, range, w, first, rows, scratch);
+    const Weights w = t.w->interleaved
+                          ? *t.w
+                          : interleave_rows(*t.w, first, rows, scratch + integer_gemm_floats(t));
+    multiply_integer_panels<Products, C, T, 1>(t, range, w, first, rows, scratch);
   }
 }
 
