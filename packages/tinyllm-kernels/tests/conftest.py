@@ -67,21 +67,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _without_new_pair(cases: list[pytest.Function]) -> list[pytest.Function]:
-    """Return the cases of a test that add no pair of parameter values to the cases before them.
+    """Return the cases of a test that add no pair of parameter values to the other cases.
 
-    Cases are ordered by a hash of the name, which contains the instruction set. Two instruction
-    sets therefore run different cases. Each instruction set runs every pair of parameter values,
-    such as a dtype and a format. A test with one parameter keeps all of its cases.
+    Cases with most new pairs are chosen first, and of equal ones the first by a hash of the name,
+    which contains the instruction set. Two instruction sets therefore run different cases. Each
+    instruction set runs every pair of parameter values, such as a dtype and a format. A test with
+    one parameter keeps all of its cases.
     """
-    seen: set[tuple[object, ...]] = set()
-    redundant = []
+    new_pairs = {}
     for case in sorted(cases, key=lambda case: zlib.crc32(case.name.encode())):
         values = [(name, repr(value)) for name, value in sorted(case.callspec.params.items())]
-        new = {*combinations(values, min(2, len(values)))} - seen
-        if not new:
-            redundant.append(case)
-        seen |= new
-    return redundant
+        new_pairs[case] = set(combinations(values, min(2, len(values))))
+    while new_pairs:
+        chosen = max(new_pairs, key=lambda case: len(new_pairs[case]))
+        found = new_pairs.pop(chosen)
+        if not found:
+            return [chosen, *new_pairs]
+        for pairs in new_pairs.values():
+            pairs.difference_update(found)
+    return []
 
 
 @pytest.fixture(params=INSTRUCTION_SETS)
