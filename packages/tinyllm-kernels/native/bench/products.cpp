@@ -164,7 +164,7 @@ int main(int count, char** arguments) {
   std::vector<Layer> layers;
   for (int i = 0; i < kLayers; ++i) layers.emplace_back(bits, group, int8);
   const Matrix head(kVocabulary, kWidth, bits, group, int8);
-  if (int8 && !kernels.linear_uses_int8_activations(head.w)) {
+  if (int8 && !rounds_x_to_int8(kernels.linear_kernel(head.w, Type::bfloat16, Phase::decode, 1))) {
     std::fprintf(stderr, "products: %s has no products of %d bits with x in int8\n", kernels.name,
                  bits);
     return EXIT_FAILURE;

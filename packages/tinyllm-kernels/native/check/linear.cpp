@@ -11,12 +11,6 @@
 namespace tinyllm::check {
 namespace {
 
-// True if products of this phase round x to 8 bits. Those that read rows of x do not.
-bool uses_int8_activations(const KernelTable& kernels, const Weights& w, Type type, Phase phase) {
-  const bool reads_rows = phase == Phase::prefill && kernels.linear_reads_x_unpacked(type);
-  return kernels.linear_uses_int8_activations(w) && !reads_rows;
-}
-
 // Row m of x, rounded to 8 bits group by group if `rounds`.
 std::vector<double> multiplied_row(const Weights& w, const Array& x, int m, bool rounds) {
   const int K = w.columns;
@@ -44,7 +38,7 @@ void check_product(const KernelTable& kernels, const Weights& w, const std::vect
   Operand operand(kernels, x.bytes.data(), type, rows, K, phase);
   multiply(kernels, {{&operand, &w, bias.bytes.data(), residual.bytes.data(), y.bytes.data()}});
   std::vector<double> expected(size_t(rows) * N);
-  const bool rounds = uses_int8_activations(kernels, w, type, phase);
+  const bool rounds = rounds_x_to_int8(kernels.linear_kernel(w, type, phase, rows));
   for (int m = 0; m < rows; ++m) {
     const std::vector<double> row = multiplied_row(w, x, m, rounds);
     for (int n = 0; n < N; ++n) {
@@ -106,7 +100,7 @@ void check_packed(const KernelTable& kernels, Type type, const Matrix& matrix, P
 void check_bytes(const KernelTable& kernels, Type type, const Matrix& matrix) {
   Matrix plain = matrix;
   plain.w.int8_activations = true;
-  if (!kernels.linear_uses_int8_activations(plain.w)) return;
+  if (!rounds_x_to_int8(kernels.linear_kernel(plain.w, type, Phase::decode, 1))) return;
   check_packed(kernels, type, plain, Phase::decode, {1, 7, 17});
   check_packed(kernels, type, plain, Phase::prefill, {3, 16, 38});
 }

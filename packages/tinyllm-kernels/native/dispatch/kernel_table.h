@@ -20,24 +20,20 @@ struct KernelTable {
   // Converts `count` numbers of any type to float32.
   void (*to_floats)(const void* from, Type type, float* to, int64_t count);
 
-  // Linear layers. First the layouts of x that the kernels read, made once for all products with x.
+  // Linear layers. First the kernel that multiplies w by `tokens` rows of x, which are of `type`.
+  LinearKernel (*linear_kernel)(const Weights&, Type type, Phase, int64_t tokens);
+
+  // The layouts of x that the kernels read, made once for all products with x.
 
   // Writes the sum of each of `groups` groups of x.
   void (*group_sums)(const float* x, int64_t groups, int group, float* sums);
-  // True if products with w read quantized x. `type` is the type of x.
-  bool (*linear_uses_integers)(const Weights&, Type type);
-  // True if products with w quantize x to int8.
-  bool (*linear_uses_int8_activations)(const Weights&);
   // Quantizes a range of x `M K`. For prefill it has all groups, its first token is a multiple of
   // 32, and the arrays have memory for a multiple of 32 rows.
-  void (*linear_quantize_x)(const XRange&, Phase, const Weights&, const QuantizedX&);
+  void (*linear_quantize_x)(LinearKernel, const XRange&, const Weights&, const QuantizedX&);
   // The number of rows of w that should be interleaved (see matmul/interleave.h), or 0.
   int (*linear_interleaved_rows)(const Weights&);
   // True if prefill reads x in bfloat16 as it lies in memory, unpacked. `type` is the type of x.
   bool (*linear_reads_x_unpacked)(Type type);
-  // True if prefill with w reads packed x, in pairs of bfloat16 or in floats. `type` is the type of
-  // x.
-  bool (*linear_packs_x)(const Weights&, Type type);
   // The number of words of a row of packed x.
   int64_t (*linear_packed_words)(Type type, int columns);
   // Packs tiles `first` to `last` of kTokenTile rows of x `M K`.

@@ -15,13 +15,11 @@ namespace tinyllm::TINYLLM_ISA {
 void int8_part(const LinearTask& t, const LinearRange& range, float* scratch) {
   with_codes(*t.w, [&]<Codes C, typename T>() {
 #if defined(TINYLLM_AMX)
-    if (uses_amx_int8(*t.w, t.phase, t.tokens)) {
-      return amx_integer_gemm<C, 1>(t, range, scratch);
-    }
+    if (t.kernel == LinearKernel::int8_amx) return amx_integer_gemm<C, 1>(t, range, scratch);
 #endif
 #if defined(TINYLLM_INT8_GEMM)
     if constexpr (kBits<C> == 4) {  // see avx2.h
-      if (uses_panels(*t.w, t.phase, t.tokens)) {
+      if (t.kernel == LinearKernel::int8_gemm) {
         return integer_gemm<Int8Products<C>, C, T>(t, range, scratch);
       }
       int8_gemv<C, T>(t, range, scratch);

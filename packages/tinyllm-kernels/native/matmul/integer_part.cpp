@@ -16,12 +16,10 @@ namespace tinyllm::TINYLLM_ISA {
 void integer_part(const LinearTask& t, const LinearRange& range, float* scratch) {
   with_codes(*t.w, [&]<Codes C, typename T>() {
 #if defined(TINYLLM_AMX)
-    if (uses_amx_int8(*t.w, t.phase, t.tokens)) {
-      return amx_integer_gemm<C, 2>(t, range, scratch);
-    }
+    if (t.kernel == LinearKernel::integer_amx) return amx_integer_gemm<C, 2>(t, range, scratch);
 #endif
 #if defined(TINYLLM_INTEGER_GEMM)
-    if (uses_panels(*t.w, t.phase, t.tokens)) {
+    if (t.kernel == LinearKernel::integer_gemm) {
       return integer_gemm<Int16Products<C>, C, T>(t, range, scratch);
     }
 #endif

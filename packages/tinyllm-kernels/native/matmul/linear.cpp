@@ -1,13 +1,12 @@
-// Linear layers: the choice of the kernel, the parts of a task, and embedding rows.
+// Linear layers: the parts of a task, the layouts of x, and embedding rows.
 #include "matmul/linear.h"
 
 #include <algorithm>
 
 #include "isa/float_buffer.h"
 #include "isa/load_store.h"
-#include "isa/tile_registers.h"
 #include "isa/vectors.h"
-#include "matmul/bfloat16/round.h"
+#include "matmul/choose_kernel.h"
 #include "matmul/float/gemm.h"
 #include "matmul/float/gemv.h"
 #include "matmul/formats.h"
@@ -19,14 +18,10 @@
 
 #if defined(TINYLLM_AMX)
 #include "matmul/bfloat16/amx_gemm.h"
-#include "matmul/integer/amx_gemm.h"
 #elif defined(__AVX512BF16__)
 #include "matmul/bfloat16/avx512_gemv.h"
-#define TINYLLM_BFLOAT16_GEMV
-#define TINYLLM_PACKED_BFLOAT16
 #elif defined(TINYLLM_BFLOAT16)
 #include "matmul/bfloat16/neon_gemm.h"
-#define TINYLLM_PACKED_BFLOAT16
 #endif
 
 namespace tinyllm::TINYLLM_ISA {
@@ -40,86 +35,53 @@ int64_t tokens_for_cache(const LinearTask& t, int64_t token_bytes) {
   return std::min(std::max<int64_t>(kTokenRangeBytes / token_bytes / 32 * 32, 32), t.tokens);
 }
 
-// True if packed x of this type is in pairs of bfloat16. Otherwise it is in floats.
-bool packs_bfloat16([[maybe_unused]] Type type) {
-#if defined(TINYLLM_PACKED_BFLOAT16)
-  return type == Type::bfloat16;
-#else
-  return false;
-#endif
-}
-
-bool has_packed_bfloat16(const LinearTask& t) { return t.x_packed && packs_bfloat16(t.type); }
-
-// True if the kernels of packed bfloat16 read interleaved rows.
-#if defined(TINYLLM_BFLOAT16_GEMV)
-constexpr bool kBFloat16ReadsInterleaved = true;
-#else
-constexpr bool kBFloat16ReadsInterleaved = false;
-#endif
-
 // True if the kernel of the task reads w as it is stored. Otherwise rows are deinterleaved first.
 bool reads_w_as_stored(const LinearTask& t) {
-  if (!t.w->interleaved || t.x_unpacked) return true;
-  return t.w->interleaved == W &&
-         (t.x_integers || (has_packed_bfloat16(t) && kBFloat16ReadsInterleaved));
+  if (!t.w->interleaved || t.kernel == LinearKernel::bfloat16_amx) return true;
+  const bool reads_codes = quantizes_x(t.kernel) || t.kernel == LinearKernel::bfloat16_gemv ||
+                           (t.kernel == LinearKernel::bfloat16_gemm && kHasBFloat16Gemv);
+  return reads_codes && t.w->interleaved == W;
 }
 
 #if defined(TINYLLM_INTEGERS)
 
-int64_t integer_scratch(const LinearTask& t) {
-  const int64_t interleaved = t.w->interleaved == W ? 0 : RowSizes(*t.w).floats(W);
+template <int Bits>
+void quantize_for(LinearKernel kernel, const XRange& range, const Weights& w,
+                  const QuantizedX& to) {
+  switch (kernel) {
+#if defined(TINYLLM_AMX)
+    case LinearKernel::integer_amx:
+      return quantize_for_amx<Bits, 2>(range, w, to);
+    case LinearKernel::int8_gemv:
+    case LinearKernel::int8_amx:
+      return quantize_for_amx<Bits, 1>(range, w, to);
+#else
+    case LinearKernel::int8_gemv:
+    case LinearKernel::int8_gemm:
+      return quantize_to_int8<Bits>(range, w, to);
+#endif
 #if defined(TINYLLM_INTEGER_GEMM)
-  if (uses_panels(*t.w, t.phase, t.tokens)) return interleaved + integer_gemm_floats(t);
+    case LinearKernel::integer_gemm:
+      return quantize_for_gemm<Bits>(range, w, to);
 #endif
-  return interleaved;
+    default:
+      return quantize_for_gemv<Bits>(range, w, to);
+  }
 }
 
 #endif
-
-template <typename Format>
-void float_part(const LinearTask& t, const LinearRange& range, float* scratch) {
-  if (t.phase == Phase::decode) return float_gemv<Format>(t, range);
-  float_gemm<Format>(t, range, scratch);
-}
 
 }  // namespace
 
-bool linear_uses_integers([[maybe_unused]] const Weights& w, [[maybe_unused]] Type type) {
-#if defined(TINYLLM_INTEGERS)
-  return supports_integers(w) && (type != Type::float32 || uses_int8_activations(w));
-#else
-  return false;
-#endif
+LinearKernel linear_kernel(const Weights& w, Type type, Phase phase, int64_t tokens) {
+  return choose_kernel(w, type, phase, tokens);
 }
 
-bool linear_uses_int8_activations([[maybe_unused]] const Weights& w) {
-#if defined(TINYLLM_INTEGERS)
-  return uses_int8_activations(w);
-#else
-  return false;
-#endif
-}
-
-int linear_interleaved_rows([[maybe_unused]] const Weights& w) {
-#if defined(TINYLLM_INTEGERS)
+int linear_interleaved_rows(const Weights& w) {
   return supports_integers(w) && w.rows % W == 0 ? W : 0;
-#else
-  return 0;
-#endif
 }
 
-bool linear_reads_x_unpacked([[maybe_unused]] Type type) {
-#if defined(TINYLLM_AMX)
-  return type == Type::bfloat16;
-#else
-  return false;
-#endif
-}
-
-bool linear_packs_x(const Weights& w, Type type) {
-  return packs_bfloat16(type) ? !linear_uses_int8_activations(w) : !linear_uses_integers(w, type);
-}
+bool linear_reads_x_unpacked(Type type) { return kHasAmx && type == Type::bfloat16; }
 
 int64_t linear_packed_words(Type type, int columns) {
   return packs_bfloat16(type) ? packed_pairs(columns) : columns;
@@ -127,7 +89,7 @@ int64_t linear_packed_words(Type type, int columns) {
 
 void linear_pack_x(const void* x, Type type, int64_t rows, int columns, int64_t first, int64_t last,
                    uint32_t* packed) {
-#if defined(TINYLLM_PACKED_BFLOAT16)
+#if defined(TINYLLM_BFLOAT16) && !defined(TINYLLM_AMX)
   if (packs_bfloat16(type)) {
     return pack_tokens(static_cast<const uint16_t*>(x), rows, columns, first, last, packed);
   }
@@ -138,42 +100,40 @@ void linear_pack_x(const void* x, Type type, int64_t rows, int columns, int64_t 
   });
 }
 
-void linear_quantize_x([[maybe_unused]] const XRange& range, [[maybe_unused]] Phase phase,
+void linear_quantize_x([[maybe_unused]] LinearKernel kernel, [[maybe_unused]] const XRange& range,
                        [[maybe_unused]] const Weights& w, [[maybe_unused]] const QuantizedX& to) {
 #if defined(TINYLLM_INTEGERS)
-#if !defined(TINYLLM_AMX)  // `quantize_x` makes the layout of tiles
-  if (uses_int8_activations(w)) {
-    const auto quantize = w.bits == 4 ? quantize_to_int8<4> : quantize_to_int8<8>;
-    return quantize(range, w, to);
-  }
-#endif
-  const auto quantize = w.bits == 4 ? quantize_x<4> : quantize_x<8>;
-  quantize(range, phase, w, to);
+  const auto quantize = w.bits == 4 ? quantize_for<4> : quantize_for<8>;
+  quantize(kernel, range, w, to);
 #endif
 }
 
-// Decode and integer products have many small parts.
 void linear_plan(LinearTask& t, int threads) {
-#if defined(TINYLLM_AMX)
-  if (t.x_unpacked) return plan_bfloat16(t, threads);
-#elif defined(TINYLLM_PACKED_BFLOAT16)
-  if (has_packed_bfloat16(t)) return plan_bfloat16(t, threads);
+  int64_t unit = W, parts = kPartsPerThread * threads;  // many small parts
+  switch (t.kernel) {
+    case LinearKernel::float_gemm:
+      return plan_floats(t, threads);
+#if defined(TINYLLM_BFLOAT16)
+    case LinearKernel::bfloat16_gemv:
+    case LinearKernel::bfloat16_gemm:
+    case LinearKernel::bfloat16_amx:
+      return plan_bfloat16(t, threads);
 #endif
-  if (t.x_integers || t.phase == Phase::decode) {
-    int64_t parts = kPartsPerThread * threads;
-#if defined(TINYLLM_AMX)
-    // With tiles a part begins by filling a pipeline, so parts are larger.
-    if (t.x_integers && uses_amx_int8(*t.w, t.phase, t.tokens)) parts /= 4;
-#endif
-    int64_t unit = W;
 #if defined(TINYLLM_INTEGER_GEMM)
-    if (t.x_integers && uses_panels(*t.w, t.phase, t.tokens)) unit = kIntegerPanels * W;
+    case LinearKernel::integer_gemm:
+    case LinearKernel::int8_gemm:
+      unit = kIntegerPanels * W;
+      break;
 #endif
-    t.part_rows = ceil_div(ceil_div(t.w->rows, parts), unit) * unit;
-    t.part_tokens = t.x_integers ? tokens_for_cache(t, 2 * t.w->columns) : t.tokens;
-  } else {
-    plan_floats(t, threads);
+    case LinearKernel::integer_amx:
+    case LinearKernel::int8_amx:
+      parts /= 4;  // with tiles a part begins by filling a pipeline
+      break;
+    default:
+      break;
   }
+  t.part_rows = ceil_div(ceil_div(t.w->rows, parts), unit) * unit;
+  t.part_tokens = quantizes_x(t.kernel) ? tokens_for_cache(t, 2 * t.w->columns) : t.tokens;
 }
 
 int64_t linear_part_count(const LinearTask& t) {
@@ -188,24 +148,29 @@ LinearRange linear_part_range(const LinearTask& t, int64_t part) {
 }
 
 int64_t linear_scratch(const LinearTask& t) {
-  const int64_t deinterleaved = reads_w_as_stored(t) ? 0 : deinterleave_floats(*t.w, t.part_rows);
-#if defined(TINYLLM_INTEGERS)
-  if (t.x_integers) return deinterleaved + integer_scratch(t);
+  int64_t floats = reads_w_as_stored(t) ? 0 : deinterleave_floats(*t.w, t.part_rows);
+  if (quantizes_x(t.kernel) && t.w->interleaved != W) floats += RowSizes(*t.w).floats(W);
+  switch (t.kernel) {
+    case LinearKernel::float_gemm:
+      return floats + float_scratch(t);
+#if defined(TINYLLM_BFLOAT16)
+    case LinearKernel::bfloat16_gemv:
+    case LinearKernel::bfloat16_gemm:
+    case LinearKernel::bfloat16_amx:
+      return floats + bfloat16_scratch(t);
 #endif
-#if defined(TINYLLM_AMX)
-  if (t.x_unpacked) return bfloat16_scratch(t);
-#elif defined(TINYLLM_PACKED_BFLOAT16)
-  if (has_packed_bfloat16(t)) return deinterleaved + bfloat16_scratch(t);
+#if defined(TINYLLM_INTEGER_GEMM)
+    case LinearKernel::integer_gemm:
+    case LinearKernel::int8_gemm:
+      return floats + integer_gemm_floats(t);
 #endif
-  if (t.phase == Phase::decode) return deinterleaved;
-  return deinterleaved + float_scratch(t);
+    default:
+      return floats;
+  }
 }
 
 void linear_part(const LinearTask& t, int64_t part, float* scratch) {
   const LinearRange range = linear_part_range(t, part);
-#if defined(TINYLLM_AMX)
-  if (t.x_unpacked) return bfloat16_gemm(t, range, scratch);
-#endif
   Weights w = *t.w;
   LinearTask task = t;
   task.w = &w;
@@ -213,21 +178,33 @@ void linear_part(const LinearTask& t, int64_t part, float* scratch) {
     w = deinterleave_rows(*t.w, range.first_row, range.last_row, scratch);
     scratch += deinterleave_floats(*t.w, t.part_rows);
   }
-#if defined(TINYLLM_BFLOAT16_GEMV)
-  if (has_packed_bfloat16(t) && uses_bfloat16_gemv(w, t.tokens)) {
-    return with_codes(w, [&]<Codes C, typename T>() { bfloat16_gemv<C, T>(t, range); });
-  }
+  switch (t.kernel) {
+    case LinearKernel::float_gemv:
+      return with_format(w, [&]<typename Format>() { float_gemv<Format>(task, range); });
+    case LinearKernel::float_gemm:
+      return with_format(w, [&]<typename Format>() { float_gemm<Format>(task, range, scratch); });
+#if defined(__AVX512BF16__) && !defined(TINYLLM_AMX)
+    case LinearKernel::bfloat16_gemv:
+      return with_codes(w, [&]<Codes C, typename T>() { bfloat16_gemv<C, T>(task, range); });
+#endif
+#if defined(TINYLLM_BFLOAT16)
+    case LinearKernel::bfloat16_gemm:
+    case LinearKernel::bfloat16_amx:
+      return bfloat16_gemm(task, range, scratch);
 #endif
 #if defined(TINYLLM_INTEGERS)
-  if (t.x_integers) {
-    return uses_int8_activations(w) ? int8_part(task, range, scratch)
-                                    : integer_part(task, range, scratch);
+    case LinearKernel::integer_gemv:
+    case LinearKernel::integer_gemm:
+    case LinearKernel::integer_amx:
+      return integer_part(task, range, scratch);
+    case LinearKernel::int8_gemv:
+    case LinearKernel::int8_gemm:
+    case LinearKernel::int8_amx:
+      return int8_part(task, range, scratch);
+#endif
+    default:
+      return;  // `choose_kernel` chooses no other
   }
-#endif
-#if defined(TINYLLM_PACKED_BFLOAT16)
-  if (has_packed_bfloat16(t)) return bfloat16_gemm(task, range, scratch);
-#endif
-  with_format(w, [&]<typename Format>() { float_part<Format>(task, range, scratch); });
 }
 
 void embedding_rows(const Weights& w, const int32_t* ids, int64_t first, int64_t last, void* y,

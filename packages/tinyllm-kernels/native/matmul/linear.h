@@ -30,22 +30,48 @@ namespace tinyllm {
 // Rows of x that GEMM kernels pack together: a tile of tokens.
 inline constexpr int kTokenTile = 32;
 
+// The kernel of a product, which `linear_kernel` chooses, with the layout of x that it reads. Each
+// is a file of matmul/: `integer_amx` is integer/amx_gemm.h.
+enum class LinearKernel : uint8_t {
+  float_gemv,     // x as floats, and its sums over groups
+  float_gemm,     // packed floats
+  bfloat16_gemv,  // packed pairs of bfloat16
+  bfloat16_gemm,  // the same
+  bfloat16_amx,   // x as it lies in memory
+  integer_gemv,   // x in 15 bits: `QuantizedX`
+  integer_gemm,
+  integer_amx,
+  int8_gemv,  // x in 8 bits: `QuantizedX`
+  int8_gemm,
+  int8_amx,
+};
+
+// True if the kernel reads x in 15 or in 8 bits.
+[[gnu::always_inline]] inline bool quantizes_x(LinearKernel kernel) {
+  return kernel >= LinearKernel::integer_gemv;
+}
+
+// True if the kernel reads x in 8 bits.
+[[gnu::always_inline]] inline bool rounds_x_to_int8(LinearKernel kernel) {
+  return kernel >= LinearKernel::int8_gemv;
+}
+
 // A product. It points to memory of its caller. The caller sets `part_rows` and `part_tokens` with
 // `linear_plan` and then computes all parts, in any order and on any threads.
 struct LinearTask {
-  // x in one or several layouts. `Operand` (layers/) makes the layouts that the kernels read.
-  const float* x = nullptr;             // M K, for decode in floats
+  LinearKernel kernel{};
+  // x in the layout that the kernel reads. `Operand` (layers/) makes it, and sets `kernel`.
+  const float* x = nullptr;             // M K
   const float* x_group_sums = nullptr;  // M K/group: sums of x over each quantization group of w
-  const int8_t* x_integers = nullptr;   // see `QuantizedX`; null if x is not quantized
+  const int8_t* x_integers = nullptr;   // see `QuantizedX`
   const float* x_scales = nullptr;      // see `QuantizedX`
-  const uint32_t* x_packed = nullptr;  // for prefill, tiles of tokens: pairs of bfloat16, or floats
-  // M K as it lies in memory, K a multiple of 32, or null if not used
-  const BFloat16* x_unpacked = nullptr;
-  int64_t x_stride = 0;  // numbers from a row of x_unpacked to the next
-  int64_t tokens = 0;    // M, the rows of x
+  const uint32_t* x_packed = nullptr;   // tiles of tokens: pairs of bfloat16, or floats
+  const BFloat16* x_unpacked = nullptr;  // M K, K a multiple of 32
+  int64_t x_stride = 0;                  // numbers from a row of x_unpacked to the next
+  int64_t tokens = 0;                    // M, the rows of x
   Phase phase{};
   const Weights* w = nullptr;      // N K
-  // N K, in the format of w: y = silu(x w^T) * (x up^T); only with x_unpacked
+  // N K, in the format of w: y = silu(x w^T) * (x up^T); only with bfloat16_amx
   const Weights* up = nullptr;
   const void* bias = nullptr;      // N of `type`, or null
   const void* residual = nullptr;  // M N of `type`, or null

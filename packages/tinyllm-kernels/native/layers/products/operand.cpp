@@ -11,24 +11,32 @@ namespace {
 // Columns that a product instruction of a matrix unit multiplies.
 constexpr int64_t kStepColumns = 32;
 
+// Kernels read whole vectors, of up to 16 floats, beyond the last group.
+constexpr int64_t kPadding = 16;
+
 }  // namespace
 
 void Operand::set_x(LinearTask& task) {
   const Weights& w = *task.w;
   task.phase = phase_;
-  if (phase_ == Phase::prefill && kernels_.linear_reads_x_unpacked(type_))
-    return set_unpacked_x(task);
-  if (phase_ == Phase::prefill && kernels_.linear_packs_x(w, type_)) {
-    task.x_packed = packed();
-    return;
-  }
-  const bool in_integers = kernels_.linear_uses_integers(w, type_);
-  if (!in_integers) task.x = floats();
-  if (in_integers || w.mode == Mode::affine) {
-    const GroupedX& grouped = grouped_x(w, in_integers ? w.bits : 0);
-    task.x_group_sums = grouped.sums.get();
-    task.x_integers = grouped.integers.get();
-    task.x_scales = grouped.scales.get();
+  task.kernel = kernels_.linear_kernel(w, type_, phase_, rows_);
+  switch (task.kernel) {
+    case LinearKernel::float_gemv:
+      task.x = floats();
+      if (w.mode == Mode::affine) task.x_group_sums = group_sums(w.group);
+      return;
+    case LinearKernel::float_gemm:
+    case LinearKernel::bfloat16_gemv:
+    case LinearKernel::bfloat16_gemm:
+      task.x_packed = packed();
+      return;
+    case LinearKernel::bfloat16_amx:
+      return set_unpacked_x(task);
+    default:
+      const Quantized& x = quantized(task.kernel, w);
+      task.x_group_sums = x.sums.get();
+      task.x_integers = x.integers.get();
+      task.x_scales = x.scales.get();
   }
 }
 
@@ -74,32 +82,35 @@ const float* Operand::floats() {
   return floats_.get();
 }
 
-const Operand::GroupedX& Operand::grouped_x(const Weights& w, int bits) {
-  const bool is_int8 = bits && kernels_.linear_uses_int8_activations(w);
-  for (const GroupedX& known : grouped_) {
-    if (known.group == w.group && known.bits == bits && known.is_int8 == is_int8) return known;
+const float* Operand::group_sums(int group) {
+  for (const GroupSums& known : group_sums_) {
+    if (known.group == group) return known.sums.get();
+  }
+  const int64_t columns = columns_, groups = columns_ / group;
+  GroupSums made{group, aligned<float>(rows_ * groups + kPadding)};
+  const float* x = floats();
+  parallel_for(rows_, columns, [&](int64_t first, int64_t last) {
+    kernels_.group_sums(x + first * columns, (last - first) * groups, group,
+                        made.sums.get() + first * groups);
+  });
+  return group_sums_.emplace_back(std::move(made)).sums.get();
+}
+
+const Operand::Quantized& Operand::quantized(LinearKernel kernel, const Weights& w) {
+  for (const Quantized& known : quantized_) {
+    if (known.kernel == kernel && known.group == w.group && known.bits == w.bits) return known;
   }
   const int64_t columns = columns_, groups = columns_ / w.group;
   const int64_t rows_per_tile = phase_ == Phase::prefill ? kTokenTile : 1;
   const int64_t tiles = (rows_ + rows_per_tile - 1) / rows_per_tile;
   const int64_t capacity = tiles * rows_per_tile;  // rows
-  // Kernels read whole vectors, of up to 16 floats, beyond the last group.
-  constexpr int64_t kPadding = 16;
-  GroupedX grouped{w.group, bits, is_int8, aligned<float>(capacity * groups + kPadding), {}, {}};
-  if (bits) {
-    grouped.integers = aligned<int8_t>(2 * capacity * columns);
-    grouped.scales = aligned<float>(capacity * groups + kPadding);
-  }
-  if (!bits) {
-    const float* x = floats();
-    parallel_for(rows_, columns, [&](int64_t first, int64_t last) {
-      kernels_.group_sums(x + first * columns, (last - first) * groups, w.group,
-                          grouped.sums.get() + first * groups);
-    });
-    return grouped_.emplace_back(std::move(grouped));
-  }
-  const QuantizedX quantized{grouped.integers.get(), grouped.scales.get(), grouped.sums.get(),
-                             rows_};
+  Quantized made{kernel,
+                 w.group,
+                 w.bits,
+                 aligned<float>(capacity * groups + kPadding),
+                 aligned<float>(capacity * groups + kPadding),
+                 aligned<int8_t>(2 * capacity * columns)};
+  const QuantizedX to_all{made.integers.get(), made.scales.get(), made.sums.get(), rows_};
   // To quantize a number takes some four times as long as to read it.
   constexpr int64_t kCost = 4;
   const bool converts = type_ != Type::float32;
@@ -108,7 +119,7 @@ const Operand::GroupedX& Operand::grouped_x(const Weights& w, int bits) {
     parallel_for(tiles, kCost * rows_per_tile * columns, [&](int64_t from, int64_t to, int thread) {
       for (int64_t tile = from; tile < to; ++tile) {
         const int64_t first = tile * rows_per_tile, last = std::min(first + rows_per_tile, rows_);
-        quantize(w, {nullptr, 0, first, last, 0, groups}, buffers[thread], quantized);
+        quantize(kernel, w, {nullptr, 0, first, last, 0, groups}, buffers[thread], to_all);
       }
     });
   } else {
@@ -117,14 +128,15 @@ const Operand::GroupedX& Operand::grouped_x(const Weights& w, int bits) {
     // alone.
     Scratch buffers(converts ? rows_ * columns : 0);
     parallel_for(groups, kCost * rows_ * w.group, [&](int64_t first, int64_t last, int thread) {
-      quantize(w, {nullptr, 0, 0, rows_, first, last}, buffers[thread], quantized);
+      quantize(kernel, w, {nullptr, 0, 0, rows_, first, last}, buffers[thread], to_all);
     });
   }
-  return grouped_.emplace_back(std::move(grouped));
+  return quantized_.emplace_back(std::move(made));
 }
 
 // Quantizes a range of x, whose numbers are in `buffer` if they have 16 bits.
-void Operand::quantize(const Weights& w, XRange range, float* buffer, const QuantizedX& to) {
+void Operand::quantize(LinearKernel kernel, const Weights& w, XRange range, float* buffer,
+                       const QuantizedX& to) {
   const int64_t first_column = range.first_group * w.group;
   const int64_t width = (range.last_group - range.first_group) * w.group;
   const auto row_of_x = [&](int64_t row) {
@@ -138,7 +150,7 @@ void Operand::quantize(const Weights& w, XRange range, float* buffer, const Quan
     }
     range.x = buffer, range.stride = width;
   }
-  kernels_.linear_quantize_x(range, phase_, w, to);
+  kernels_.linear_quantize_x(kernel, range, w, to);
 }
 
 // A processor's caches keep few lines whose addresses differ by a multiple of 2 KB. So rows that

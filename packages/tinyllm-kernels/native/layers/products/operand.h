@@ -36,19 +36,25 @@ class Operand {
   void set_x(LinearTask& task);
 
  private:
-  // x for quantized weights with groups of `group` columns.
-  struct GroupedX {
-    int group, bits;              // bits is 0 if only the sums are needed
-    bool is_int8;                 // true if x is quantized to int8
-    Aligned<float> sums, scales;  // one for each group of each row
+  // x for weights with groups of `group` columns. Each row has a sum and a scale for each group.
+  struct GroupSums {
+    int group;
+    Aligned<float> sums;
+  };
+  struct Quantized {
+    LinearKernel kernel;
+    int group, bits;
+    Aligned<float> sums, scales;
     Aligned<int8_t> integers;
   };
 
   const float* floats();
   const uint32_t* packed();
   void set_unpacked_x(LinearTask& task);
-  const GroupedX& grouped_x(const Weights& w, int bits);
-  void quantize(const Weights& w, XRange range, float* buffer, const QuantizedX& to);
+  const float* group_sums(int group);
+  const Quantized& quantized(LinearKernel kernel, const Weights& w);
+  void quantize(LinearKernel kernel, const Weights& w, XRange range, float* buffer,
+                const QuantizedX& to);
 
   const KernelTable& kernels_;
   const void* x_;
@@ -60,7 +66,8 @@ class Operand {
   Aligned<float> floats_;
   Aligned<uint32_t> packed_;
   Aligned<BFloat16> padded_;
-  std::vector<GroupedX> grouped_;
+  std::vector<GroupSums> group_sums_;
+  std::vector<Quantized> quantized_;
 };
 
 // Numbers from one row to the next in memory for rows of `columns` numbers that are an operand.

@@ -190,7 +190,8 @@ void multiply_gated(const KernelTable& kernels, const std::vector<GatedProduct>&
     const Product gate{product.x, product.gate, nullptr, nullptr, product.y, product.y_stride};
     const Product up{product.x, product.up, nullptr, nullptr, product.up_scratch, product.y_stride};
     GatedTask task{task_of(kernels, gate), task_of(kernels, up)};
-    if (task.gate.x_unpacked && have_equal_formats(*product.gate, *product.up)) {
+    if (task.gate.kernel == LinearKernel::bfloat16_amx &&
+        have_equal_formats(*product.gate, *product.up)) {
       task.gate.up = product.up;
       kernels.linear_plan(task.gate, ThreadPool::shared().threads());
     } else if (!task.have_equal_parts()) {

@@ -8,16 +8,14 @@
 #include <algorithm>
 
 #include "matmul/bfloat16/avx512_gemm.h"
+#include "matmul/choose_kernel.h"
 #include "runtime/prefetch_distances.h"
 
 namespace tinyllm::TINYLLM_ISA {
 
 // Tokens whose sums stay in registers: one or two groups of kMicroTokens.
 inline constexpr int kFewTokens = 2 * kMicroTokens;
-
-inline bool uses_bfloat16_gemv(const Weights& w, int64_t tokens) {
-  return tokens <= kFewTokens && w.interleaved == W && supports_integers(w);
-}
+static_assert(kFewTokens == kMostGemvTokens);
 
 // Multiplies W rows of w from `first` on by M tokens, of which some may not exist. T is the type of
 // the scales.

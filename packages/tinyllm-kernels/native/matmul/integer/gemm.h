@@ -49,14 +49,6 @@ struct Int8Products {
 
 #endif
 
-// True if panels multiply M rows of x. With fewer rows, multiplying while codes are read is faster.
-inline bool uses_panels(const Weights& w, Phase phase, int64_t tokens) {
-#if defined(TINYLLM_INT8_GEMM)
-  if (uses_int8_activations(w)) return tokens > kInt8Tokens;
-#endif
-  return !uses_int8_activations(w) && uses_integer_gemm(phase, tokens);
-}
-
 // Floats of memory for the results of a part.
 inline int64_t integer_gemm_floats(const LinearTask& t) {
   return kIntegerPanels * W * t.part_tokens;

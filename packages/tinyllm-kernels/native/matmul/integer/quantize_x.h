@@ -16,8 +16,7 @@
 #include TINYLLM_INTEGERS
 #endif
 
-#if defined(TINYLLM_INTEGERS) && defined(__x86_64__)
-#define TINYLLM_INTEGER_GEMM
+#if defined(TINYLLM_INTEGER_GEMM)
 #include "matmul/integer/pairs.h"
 #endif
 
@@ -56,7 +55,7 @@ float quantize_group(const float* x, int group, Store store) {
 
 // Quantizes a range of x, row by row: the layout of matmul/integer/gemv.h.
 template <int Bits>
-void quantize_rows_for_gemv(const XRange& range, const Weights& w, const QuantizedX& to) {
+void quantize_for_gemv(const XRange& range, const Weights& w, const QuantizedX& to) {
   const int64_t groups = w.columns / w.group;
   const float* x = range.x;
   for (int64_t token = range.first_token; token < range.last_token; ++token, x += range.stride) {
@@ -76,8 +75,8 @@ static_assert(kTokenTile % kXTile == 0);
 
 #if defined(TINYLLM_INTEGER_GEMM)
 
-// Quantizes and packs the groups of a range for a tile of its tokens, whose first one is x: the
-// layout of matmul/integer/gemm.h. The first pairs of all tokens are side by side, then the second
+// Quantizes and packs the groups of a range for a tile of its tokens, whose first one is x: see
+// `quantize_for_gemm`. The first pairs of all tokens are side by side, then the second
 // pairs, and so on. Scales and sums of a group are side by side, too.
 template <int Bits>
 void quantize_tile_for_gemm(const float* x, int64_t tokens, const XRange& range, int group,
@@ -99,14 +98,23 @@ void quantize_tile_for_gemm(const float* x, int64_t tokens, const XRange& range,
   }
 }
 
+// Quantizes a range of x, which begins with a tile of tokens: the layout of matmul/integer/gemm.h.
+template <int Bits>
+void quantize_for_gemm(const XRange& range, const Weights& w, const QuantizedX& to) {
+  const float* x = range.x;
+  for (int64_t token = range.first_token; token < range.last_token; token += kXTile) {
+    const int64_t tokens = std::min<int64_t>(range.last_token - token, kXTile);
+    const int64_t group = token * (w.columns / w.group);
+    quantize_tile_for_gemm<Bits>(x, tokens, range, w.group,
+                                 {to.integers + 2 * token * w.columns, to.scales + group,
+                                  to.group_sums + group, to.tokens - token});
+    x += kXTile * range.stride;
+  }
+}
+
 #endif
 
 #if defined(TINYLLM_AMX)
-
-// True if int8 tiles multiply M rows of x in this phase.
-inline bool uses_amx_int8(const Weights& w, Phase phase, int64_t tokens) {
-  return tokens > 1 && (phase == Phase::decode || uses_int8_activations(w));
-}
 
 inline constexpr int kAmxTokens = 16;  // tokens that are packed together
 
@@ -156,12 +164,9 @@ inline void scan_four_groups(const float* x, int group, float* largest, float* s
   for (int n = 0; n < 4; ++n) largest[n] = largest_lane(magnitudes[n]);
 }
 
-// Quantizes the groups of a range of row `token` of x to the layout of matmul/integer/amx_gemm.h.
+// Quantizes the groups of a range of row `token` of x: see `quantize_for_amx`.
 // Up to kAmxTokens tokens are packed together. For each tile of w, a token has a row of each plane,
 // and the tokens are side by side. So are the scales and the sums of a group.
-//
-// Two planes, high and low, have the numbers of `quantize_rows_for_gemv`. One plane has those of
-// matmul/integer/int8_gemv.h, and if x has a single row it also has that layout.
 template <int Bits, int Planes>
 void quantize_token_for_amx(const float* x, int64_t token, const XRange& range, const Weights& w,
                             const QuantizedX& to) {
@@ -207,50 +212,18 @@ void quantize_token_for_amx(const float* x, int64_t token, const XRange& range, 
   }
 }
 
-#endif
-
-// True if integer GEMM multiplies M rows of this phase, otherwise integer GEMV. Both have the same
-// bits. GEMM computes whole tiles of tokens, so that GEMV is faster for few rows.
-inline bool uses_integer_gemm([[maybe_unused]] Phase phase, [[maybe_unused]] int64_t tokens) {
-#if defined(TINYLLM_INTEGER_GEMM)
-  constexpr int64_t kMostGemvTokens = 16;
-  return phase == Phase::prefill && tokens > kMostGemvTokens;
-#else
-  return false;
-#endif
+// Quantizes a range of x to the layout of matmul/integer/amx_gemm.h. Two planes, high and low, have
+// the numbers of `quantize_for_gemv`. One plane has those of matmul/integer/int8_gemv.h, and if
+// x has a single row it also has that layout.
+template <int Bits, int Planes>
+void quantize_for_amx(const XRange& range, const Weights& w, const QuantizedX& to) {
+  const float* x = range.x;
+  for (int64_t token = range.first_token; token < range.last_token; ++token, x += range.stride) {
+    quantize_token_for_amx<Bits, Planes>(x, token, range, w, to);
+  }
 }
 
-// Quantizes a range of x. For GEMM it begins with a tile of tokens.
-template <int Bits>
-void quantize_x(const XRange& range, [[maybe_unused]] Phase phase, const Weights& w,
-                const QuantizedX& to) {
-  [[maybe_unused]] const float* x = range.x;
-#if defined(TINYLLM_AMX)
-  const bool is_rounded = uses_int8_activations(w);
-  if (is_rounded || uses_amx_int8(w, phase, to.tokens)) {
-    const auto quantize =
-        is_rounded ? quantize_token_for_amx<Bits, 1> : quantize_token_for_amx<Bits, 2>;
-    for (int64_t token = range.first_token; token < range.last_token; ++token, x += range.stride) {
-      quantize(x, token, range, w, to);
-    }
-    return;
-  }
 #endif
-#if defined(TINYLLM_INTEGER_GEMM)
-  if (uses_integer_gemm(phase, to.tokens)) {
-    for (int64_t token = range.first_token; token < range.last_token; token += kXTile) {
-      const int64_t tokens = std::min<int64_t>(range.last_token - token, kXTile);
-      const int64_t group = token * (w.columns / w.group);
-      quantize_tile_for_gemm<Bits>(x, tokens, range, w.group,
-                                   {to.integers + 2 * token * w.columns, to.scales + group,
-                                    to.group_sums + group, to.tokens - token});
-      x += kXTile * range.stride;
-    }
-    return;
-  }
-#endif
-  quantize_rows_for_gemv<Bits>(range, w, to);
-}
 
 #endif
 

@@ -42,6 +42,11 @@
 #define TINYLLM_INTEGERS "matmul/integer/neon.h"
 #endif
 
+// Defined if matmul/integer/gemm.h multiplies many rows of x in 15 bits.
+#if defined(TINYLLM_INTEGERS) && defined(__x86_64__)
+#define TINYLLM_INTEGER_GEMM
+#endif
+
 // Defined if matmul/integer/gemm.h multiplies many rows of x in int8: with AVX2 alone.
 #if defined(__AVX2__) && !defined(__AVX512F__)
 #define TINYLLM_INT8_GEMM
@@ -49,18 +54,16 @@
 
 namespace tinyllm::TINYLLM_ISA {
 
-#if defined(TINYLLM_INTEGERS)
-
-// Words of x that are multiplied by a word of codes: two bytes for each code.
-template <int Bits>
-inline constexpr int kXWords = 16 / Bits;
-
 // True if w can be multiplied in integers. A word of codes of 4 bits has 8 columns, and rows are
 // interleaved W words at a time.
-inline bool supports_integers(const Weights& w) {
+inline bool supports_integers([[maybe_unused]] const Weights& w) {
+#if defined(TINYLLM_INTEGERS)
   const bool is_affine = w.mode == Mode::affine && (w.bits == 4 || w.bits == 8);
   return ((is_affine && w.type != Type::float32) || w.mode == Mode::mxfp4) &&
          w.columns % (W * kCodesPerWord<4>) == 0;
+#else
+  return false;
+#endif
 }
 
 // True if products of integers with w quantize x to int8.
@@ -70,6 +73,12 @@ inline bool uses_int8_activations(const Weights& w) {
 #endif
   return w.int8_activations && supports_integers(w);
 }
+
+#if defined(TINYLLM_INTEGERS)
+
+// Words of x that are multiplied by a word of codes: two bytes for each code.
+template <int Bits>
+inline constexpr int kXWords = 16 / Bits;
 
 // The functions below turn 2 W numbers, vectors `a` and `b`, into W words of x. Each lane of the
 // result is a word of x. kXWords consecutive words belong to one word of codes.

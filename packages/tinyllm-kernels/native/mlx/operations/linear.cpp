@@ -111,8 +111,9 @@ std::tuple<int, int> fastest_layout(const WeightArrays& w) {
 
 bool uses_int8_activations(const WeightArrays& w) {
   if (!w.scales) return false;
-  return chosen_kernels().linear_uses_int8_activations(
-      describe(w, w.scales->shape(-1) * w.group_size));
+  const Weights weights = describe(w, w.scales->shape(-1) * w.group_size);
+  return rounds_x_to_int8(
+      chosen_kernels().linear_kernel(weights, Type::bfloat16, Phase::decode, 1));
 }
 
 mx::array linear(const mx::array& x, const WeightArrays& w, const std::optional<mx::array>& bias,
