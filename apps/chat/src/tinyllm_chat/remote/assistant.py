@@ -1,7 +1,7 @@
 """An assistant whose model a server has loaded."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from tinyllm_qwen import Stats
@@ -167,20 +167,19 @@ class StreamedAnswer:
         self._collector = AnswerCollector(show)
         self._started = self._first = self._latest = time.perf_counter()
         self._segments = 0
-        self._usage: Mapping[str, object] = {}
+        self._usage: Json = {}
 
-    def add(self, chunk: Mapping[str, object]) -> None:
+    def add(self, chunk: Json) -> None:
         """Add the text, the finish reason and the usage of a chunk."""
-        usage, choices = chunk.get("usage"), chunk.get("choices")
-        if isinstance(usage, dict):
-            self._usage = usage
-        if not isinstance(choices, list) or not choices:
-            return
-        self.finish_reason = choices[0].get("finish_reason") or self.finish_reason
-        delta = choices[0].get("delta", {})
+        choices = chunk.get("choices")
+        self._usage = _object(chunk.get("usage")) or self._usage
+        choice = _object(choices[0]) if isinstance(choices, list) and choices else {}
+        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        delta = _object(choice.get("delta"))
         for field, thinking in (("reasoning_content", True), ("content", False)):
-            if text := delta.get(field):
-                self._add_segment(Segment(str(text), thinking))
+            text = delta.get(field)
+            if isinstance(text, str) and text:
+                self._add_segment(Segment(text, thinking))
 
     def result(self, finish_reason: AnswerFinishReason, seed: int) -> Answer:
         """Return the answer so far, with its counts and times."""
@@ -193,11 +192,10 @@ class StreamedAnswer:
         )
 
     def _stats(self) -> Stats:
-        details = self._usage.get("prompt_tokens_details")
-        cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+        details = _object(self._usage.get("prompt_tokens_details"))
         return Stats(
             prompt_tokens=_count(self._usage.get("prompt_tokens"), 0),
-            cached_tokens=_count(cached, 0),
+            cached_tokens=_count(details.get("cached_tokens"), 0),
             # A cancelled stream has no usage. Then segments are counted: most have one token.
             generated_tokens=_count(self._usage.get("completion_tokens"), self._segments),
             prefill_seconds=self._first - self._started,
@@ -211,6 +209,10 @@ class StreamedAnswer:
             self._first = self._latest
         self._segments += 1
         self._collector.add(segment)
+
+
+def _object(value: object) -> Json:
+    return value if isinstance(value, dict) else {}
 
 
 def _count(value: object, default: int) -> int:

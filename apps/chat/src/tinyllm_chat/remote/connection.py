@@ -32,11 +32,13 @@ class ServerConnection:
         """Return the model objects of `/v1/models`.
 
         Raises:
-            ChatError: if the server cannot be reached, or refuses the request.
+            ChatError: if the server cannot be reached, refuses the request, or closes the
+                connection early.
         """
-        with self._request("/v1/models") as response:
+        with self._request("/v1/models") as response, self._reading():
             listed = _parse_object(response.read()).get("data")
-        return [model for model in listed if "id" in model] if isinstance(listed, list) else []
+        models = listed if isinstance(listed, list) else []
+        return [model for model in models if isinstance(model, dict) and "id" in model]
 
     @contextmanager
     def stream(self, body: Json) -> Iterator[Iterator[Json | None]]:
@@ -54,20 +56,27 @@ class ServerConnection:
             yield self._chunks(response)
 
     def _chunks(self, response: HTTPResponse) -> Iterator[Json | None]:
-        try:
+        with self._reading():
             for line in response:
-                if line.startswith(b"data: [DONE]"):
-                    return
-                if not line.startswith(b"data: "):
-                    yield None  # an empty line or a keep-alive comment
+                field, _, value = line.partition(b":")
+                if field != b"data":
+                    yield None  # an empty line, a keep-alive comment or another field
                     continue
-                chunk = _parse_object(line.removeprefix(b"data: "))
-                if "error" in chunk:
-                    raise ChatError(_error_message(chunk))
+                if value.strip() == b"[DONE]":
+                    return
+                chunk = _parse_object(value)
+                if message := _error_message(chunk):
+                    raise ChatError(message)
                 yield chunk
+        raise ChatError(f"{self.url}: the server closed the connection before the answer's end")
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turn errors of a response's body into `ChatError`."""
+        try:
+            yield
         except (OSError, HTTPException) as error:
             raise ChatError(f"{self.url}: the connection was lost ({error})") from error
-        raise ChatError(f"{self.url}: the server closed the connection before the answer's end")
 
     @contextmanager
     def _request(self, path: str, body: bytes | None = None) -> Iterator[HTTPResponse]:
@@ -75,7 +84,7 @@ class ServerConnection:
         try:
             response: HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT)
         except urllib.error.HTTPError as error:
-            with error:
+            with error, self._reading():
                 message = _error_message(_parse_object(error.read()))
             raise ChatError(f"{self.url}: {message or f'HTTP status {error.code}'}") from error
         except (OSError, HTTPException, ValueError) as error:
@@ -97,6 +106,7 @@ def _parse_object(text: bytes) -> Json:
 
 
 def _error_message(body: Json) -> str:
-    """Return the message of an OpenAI error body; empty if there is no message."""
+    """Return the message of an OpenAI error body; empty if there is no error."""
     error = body.get("error")
-    return str(error.get("message", "")) if isinstance(error, dict) else ""
+    message = error.get("message") if isinstance(error, dict) else error
+    return str(message or error or "")

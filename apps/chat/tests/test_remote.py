@@ -1,0 +1,137 @@
+"""Answers of a server: server-sent events of other servers, and errors in place of them."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+from tinyllm_chat.conversation import Conversation
+from tinyllm_chat.errors import ChatError
+from tinyllm_chat.remote.assistant import RemoteAssistant
+from tinyllm_chat.remote.connection import ServerConnection
+from tinyllm_chat.settings import Settings
+
+MODELS = b'{"data": [{"id": "m"}]}'
+HI = {"choices": [{"delta": {"content": "Hi"}}]}
+DONE = b"data: [DONE]\n\n"
+
+
+@contextmanager
+def running_server(models: bytes, stream: bytes, missing: int = 0) -> Iterator[str]:
+    """Run a server with these bodies, and yield its URL. It announces `missing` bytes more."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._send(models)
+
+        def do_POST(self) -> None:
+            self._send(stream)
+
+        def log_message(self, *_arguments: object) -> None:
+            """Log nothing."""
+
+        def _send(self, body: bytes) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body) + missing))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+def connect(url: str) -> RemoteAssistant:
+    return RemoteAssistant(Settings(server=url), ServerConnection(url))
+
+
+@pytest.fixture
+def answer() -> Callable[[bytes], tuple[str, str]]:
+    """Return the text and the finish reason of an answer that a server streams."""
+
+    def reply(stream: bytes) -> tuple[str, str]:
+        conversation = Conversation()
+        conversation.add_question("hi")
+        with running_server(MODELS, stream) as url:
+            answer = connect(url).reply(conversation, lambda _segment: None)
+        return answer.text, answer.finish_reason
+
+    return reply
+
+
+def event(chunk: object) -> bytes:
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        event(HI) + DONE,
+        (event(HI) + DONE).replace(b"data: ", b"data:"),
+        (event(HI) + DONE).replace(b"\n", b"\r\n"),
+        b": keep-alive\n\nevent: message\nid: 1\n" + event(HI) + DONE,
+    ],
+    ids=["plain", "no space", "carriage returns", "other fields"],
+)
+def test_every_form_of_an_event_is_read(
+    answer: Callable[[bytes], tuple[str, str]], stream: bytes
+) -> None:
+    assert answer(stream) == ("Hi", "stop")
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        {"choices": None},
+        {"choices": []},
+        {"choices": [None]},
+        {"choices": [{"delta": None}]},
+        {"choices": [{"index": 0}]},
+        {"choices": [{"delta": {"content": None, "reasoning_content": ""}}]},
+        {"choices": [{"delta": {"content": [{"type": "text"}]}}]},
+        {"error": None, "usage": None},
+        [1],
+        None,
+    ],
+    ids=json.dumps,
+)
+def test_a_chunk_without_text_is_skipped(
+    answer: Callable[[bytes], tuple[str, str]], chunk: Any
+) -> None:
+    last = {"choices": [{"delta": None, "finish_reason": "length"}]}
+    stream = event(chunk) + event(HI) + event(last) + event(chunk) + DONE
+    assert answer(stream) == ("Hi", "length")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ({"message": "out of memory"}, "out of memory"),
+        ("out of memory", "out of memory"),
+        ({"code": 500}, r"\{'code': 500\}"),
+    ],
+)
+def test_an_error_in_the_stream_is_raised(
+    answer: Callable[[bytes], tuple[str, str]], error: object, message: str
+) -> None:
+    with pytest.raises(ChatError, match=message):
+        answer(event(HI) + event({"error": error}))
+
+
+def test_only_objects_with_an_id_are_models() -> None:
+    with running_server(b'{"data": [1, null, {"name": "a"}, {"id": "m"}]}', b"") as url:
+        assert connect(url).settings.model == "m"
+
+
+def test_an_incomplete_list_of_models_is_an_error() -> None:
+    with (
+        running_server(MODELS, b"", missing=9) as url,
+        pytest.raises(ChatError, match="the connection was lost"),
+    ):
+        connect(url)
