@@ -117,11 +117,12 @@ def test_stats_name_the_model_and_the_last_answer(start: Start, scripted: str) -
 
 
 def test_another_model_continues_the_conversation(start: Start, scripted: str, random: str) -> None:
-    recorded = type_at(start(random, max_tokens=4), f"one\r/model {scripted}\rtwo\r")
+    recorded = type_at(start(random, max_tokens=4, seed=7), f"one\r/model {scripted}\rtwo\r")
     one, two = recorded.session.conversation.turns
     assert len(one.answer) == 4
     assert two.reasoning == "Hm."
     assert recorded.session.last_answer.stats.prompt_tokens > len("one") + len("two") + 4
+    assert recorded.session.last_answer.seed == 8
 
 
 @pytest.mark.parametrize(

@@ -75,11 +75,13 @@ class Assistant(Protocol):
     Attributes:
         settings: the options of the session; `settings.model` names the model in use.
         enable_thinking: the `enable_thinking` of the chat template; None for its default.
+        answers: the number of answers so far, which the seed of the next answer depends on.
         load_seconds: the time to load the model, or to reach the server.
     """
 
     settings: Settings
     enable_thinking: bool | None
+    answers: int
     load_seconds: float
 
     @property

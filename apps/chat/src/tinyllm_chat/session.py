@@ -126,9 +126,9 @@ class Session:
                 "/model: several processes share the model: restart them with --model instead"
             )
         settings = replace(self.assistant.settings, model=model, revision=None)
-        enable_thinking = self.assistant.enable_thinking
-        self.assistant = load_assistant(settings, self.terminal)
-        self.assistant.enable_thinking = enable_thinking
+        previous, self.assistant = self.assistant, load_assistant(settings, self.terminal)
+        self.assistant.enable_thinking = previous.enable_thinking
+        self.assistant.answers = previous.answers
         # The context of the new model may be longer, so all turns are tried again.
         self.conversation.dropped_turns = 0
 

@@ -44,6 +44,7 @@ class LocalAssistant:
         cache: keys, values and states of the conversation so far.
         context: the context window, which limits prompt and answer together.
         enable_thinking: the `enable_thinking` of the chat template; None for its default.
+        answers: the number of answers so far, which the seed of the next answer depends on.
         load_seconds: the time to load the model.
     """
 
@@ -73,7 +74,7 @@ class LocalAssistant:
         self.context = ContextWindow(limit, self._encode)
         self.cache = PrefixCache(lambda: model.make_caches(kv_bits=settings.kv_bits))
         self._tokenizer = tokenizer
-        self._answers = 0
+        self.answers = 0
         # Errors of the first answer are raised here, before the user has typed anything.
         model.make_caches(kv_bits=settings.kv_bits)
         sampling_params(settings, defaults, 0)
@@ -199,7 +200,7 @@ class LocalAssistant:
 
     def next_sampling(self) -> SamplingParams:
         """Return the sampling parameters of the next answer, with a new seed."""
-        seed = self.settings.seed_of(self._answers)
+        seed = self.settings.seed_of(self.answers)
         return sampling_params(self.settings, self.defaults, seed)
 
     def reply(
@@ -231,7 +232,7 @@ class LocalAssistant:
         in_reasoning = self._prompt(conversation.messages()).text.rstrip().endswith(OPEN)
         parser, collector = ReasoningParser(opened=in_reasoning), AnswerCollector(show)
         sampling = self.next_sampling()
-        self._answers += 1
+        self.answers += 1
         caches = self.cache.acquire(prompt)
 
         def prefill_progress(done: int, total: int) -> None:

@@ -26,6 +26,7 @@ class RemoteAssistant:
     Attributes:
         settings: the options of the session; `settings.model` is the server's name of the model.
         enable_thinking: the `enable_thinking` of the chat template; None for its default.
+        answers: the number of answers so far, which the seed of the next answer depends on.
         load_seconds: the time to get the server's list of models.
     """
 
@@ -52,7 +53,7 @@ class RemoteAssistant:
         max_model_len = models[name].get("max_model_len")
         self._max_model_len = max_model_len if isinstance(max_model_len, int) else 0
         self._connection = connection
-        self._answers = 0
+        self.answers = 0
 
     @property
     def description(self) -> str:
@@ -113,8 +114,8 @@ class RemoteAssistant:
                 the connection is lost.
         """
         del on_prefill
-        seed = self.settings.seed_of(self._answers)
-        self._answers += 1
+        seed = self.settings.seed_of(self.answers)
+        self.answers += 1
         answer = StreamedAnswer(show)
         with self._connection.stream(self._body(conversation, seed)) as chunks:
             for chunk in chunks:
