@@ -8,15 +8,17 @@ from tinyllm_chat import transcript
 from tinyllm_chat.conversation import Conversation, Message, Turn
 from tinyllm_chat.errors import ChatError
 from tinyllm_chat.local.context import ContextWindow
+from tinyllm_qwen.text.chat_prompt import ChatPrompt
 
 
 def conversation_of(*turns: tuple[str, str], system: str | None = None) -> Conversation:
     return Conversation(system, [Turn(question, answer) for question, answer in turns])
 
 
-def encode(messages: list[Message]) -> list[int]:
-    """Encode each character as one token, and the end of a message as one more."""
-    return [ord(letter) for message in messages for letter in f"{message['content']}."]
+def render(messages: list[Message]) -> ChatPrompt:
+    """Render messages. Each character is a token, and the end of a message is one more."""
+    text = "".join(f"{message['content']}." for message in messages)
+    return ChatPrompt(text, text, lambda marked, _max_tokens: [ord(letter) for letter in marked])
 
 
 def test_messages_have_the_fields_of_chat_templates() -> None:
@@ -42,53 +44,52 @@ def test_an_answer_needs_a_question() -> None:
 def test_a_conversation_that_fits_is_unchanged() -> None:
     conversation = conversation_of(("a" * 20, "b" * 20))
     conversation.add_question("c" * 20)
-    prompt = ContextWindow(75, encode).fit(conversation, 12)
-    assert (len(prompt), conversation.dropped_turns) == (63, 0)
+    prompt = ContextWindow(75, render).fit(conversation, 12)
+    assert (len(prompt.tokens), prompt.first_turn) == (63, 0)
 
 
 def test_the_oldest_turns_are_dropped_and_the_system_message_stays() -> None:
     conversation = conversation_of(*[(f"{n}" * 9, f"{n}" * 9) for n in range(5)], system="S" * 9)
     conversation.add_question("q" * 9)
     # 120 tokens; a system message, a question and a turn are 40, which is half of 80.
-    prompt = ContextWindow(80, encode).fit(conversation, 100)
-    assert "".join(map(chr, prompt)) == "SSSSSSSSS.444444444.444444444.qqqqqqqqq."
-    assert conversation.dropped_turns == 4
+    prompt = ContextWindow(80, render).fit(conversation, 100)
+    assert "".join(map(chr, prompt.tokens)) == "SSSSSSSSS.444444444.444444444.qqqqqqqqq."
+    assert prompt.first_turn == 4
     assert len(conversation.turns) == 6
 
 
 def test_a_question_of_half_the_context_drops_all_other_turns() -> None:
     conversation = conversation_of(("a", "b"), ("c" * 30, "d"))
     conversation.add_question("e" * 60)
-    assert len(ContextWindow(80, encode).fit(conversation, 100)) == 61
-    assert conversation.dropped_turns == 2
+    prompt = ContextWindow(80, render).fit(conversation, 100)
+    assert (len(prompt.tokens), prompt.first_turn) == (61, 2)
 
 
 @pytest.mark.parametrize(("length", "fits"), [(78, True), (79, False)])
 def test_a_question_longer_than_the_context_is_refused_with_counts(length: int, fits: bool) -> None:
     conversation = conversation_of(("a", "b"))
     conversation.add_question("q" * length)
-    context = ContextWindow(80, encode)
+    context = ContextWindow(80, render)
     if fits:
-        assert len(context.fit(conversation, 100)) == 79
+        assert len(context.fit(conversation, 100).tokens) == 79
     else:
         with pytest.raises(ChatError, match=r"fewer than 80 tokens .* got 80:"):
             context.fit(conversation, 100)
-        assert conversation.dropped_turns == 0
 
 
 def test_a_long_question_is_rendered_a_few_times_for_any_number_of_turns() -> None:
     rendered = 0
 
-    def counted(messages: list[Message]) -> list[int]:
+    def counted(messages: list[Message]) -> ChatPrompt:
         nonlocal rendered
         rendered += 1
-        return encode(messages)
+        return render(messages)
 
     conversation = conversation_of(*[("q", "a")] * 1000)
     conversation.add_question("q" * 100)
-    ContextWindow(300, counted).fit(conversation, 8)
+    prompt = ContextWindow(300, counted).fit(conversation, 8)
     assert rendered <= 13
-    assert conversation.dropped_turns == 1001 - 1 - (150 - 101) // 4
+    assert prompt.first_turn == 1001 - 1 - (150 - 101) // 4
 
 
 def test_a_saved_conversation_is_loaded_unchanged(tmp_path: Path) -> None:

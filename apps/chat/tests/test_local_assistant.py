@@ -142,6 +142,25 @@ def test_a_full_context_drops_the_oldest_turns_with_a_notice(start: Start, rando
     assert len(recorded.session.conversation.turns) == 3
 
 
+def test_a_question_stopped_before_its_first_token_drops_no_turns(
+    start: Start, random: str
+) -> None:
+    recorded = start(random, max_tokens=2, max_model_len=100)
+    session = recorded.session
+    session.ask("a")
+    session.ask("b")
+    reply = session.assistant.reply
+    session.assistant.reply = lambda *given, **options: reply(
+        *given, **{**options, "should_stop": lambda: True}
+    )
+    assert session.ask("c" * 60).dropped_turns == 2  # this question fits only alone
+    assert "left out" not in recorded.err.getvalue()
+    session.assistant.reply = reply
+    turns = 2 * len("user\na\nassistant\n..\n") + 8
+    assert session.ask("d").stats.prompt_tokens == turns + len("user\nd\nassistant\n") + 3
+    assert session.conversation.dropped_turns == 0
+
+
 def test_an_answer_ends_at_the_end_of_the_context(start: Start, random: str) -> None:
     recorded = start(random, max_model_len=60)
     stats = recorded.session.ask("a" * 20).stats

@@ -58,9 +58,7 @@ class Conversation:
         """
         if not self.turns:
             raise ChatError("there is no question yet")
-        turn = self.turns.pop()
-        self.dropped_turns = min(self.dropped_turns, len(self.turns))
-        return turn
+        return self.turns.pop()
 
     def messages(self, first: int | None = None) -> list[Message]:
         """Return the messages for the chat template, without dropped turns.

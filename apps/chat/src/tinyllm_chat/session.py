@@ -87,6 +87,7 @@ class Session:
                 self.conversation.pop_turn()
         if answer.stats is not None:
             self.conversation.add_answer(answer.text, answer.reasoning)
+            self.conversation.dropped_turns += answer.dropped_turns
         self.last_answer = answer
         return answer
 
@@ -97,7 +98,6 @@ class Session:
             ChatError: if there is no question.
             ChatError, TemplateError: as `ask`. The old answer stays.
         """
-        dropped_turns = self.conversation.dropped_turns
         turn = self.conversation.pop_turn()
         if self.assistant.is_greedy:
             self.terminal.notice(
@@ -109,7 +109,6 @@ class Session:
         finally:
             if answer is None or answer.stats is None:
                 self.conversation.turns.append(turn)
-                self.conversation.dropped_turns = dropped_turns
         return answer
 
     def switch_model(self, model: str) -> None:
@@ -166,7 +165,7 @@ class Session:
     def _notices(self, answer: Answer) -> list[str]:
         """Return notices about dropped turns, an interruption and a truncated answer."""
         notices = []
-        if answer.dropped_turns:
+        if answer.dropped_turns and answer.stats is not None:
             turns = "turn was" if answer.dropped_turns == 1 else "turns were"
             notices.append(
                 f"the context of {self.assistant.max_model_len:,} tokens was full: "

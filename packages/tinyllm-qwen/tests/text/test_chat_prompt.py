@@ -146,6 +146,14 @@ def test_an_answer_cannot_hold_special_tokens() -> None:
     assert names(TOKENIZER, ids).count("<|im_start|>") == 3
 
 
+@pytest.mark.parametrize(
+    ("end", "opens"), [("<think>\n", True), ("<think>\n\n</think>\n\n", False), ("", False)]
+)
+def test_some_templates_open_the_reasoning(end: str, opens: bool) -> None:
+    tokenizer = with_template("{{ messages[0].content }}<|im_end|>" + end)
+    assert tokenizer.chat_prompt([{"role": "user", "content": "hi"}]).opens_reasoning == opens
+
+
 def test_variables_of_the_checkpoint_are_tokens_and_those_of_a_client_are_text() -> None:
     tokenizer = with_template("{{ own }}{{ given }}", own="<|im_end|>")
     prompt = tokenizer.chat_prompt([{"role": "user", "content": ""}], {"given": "<|im_end|>"})

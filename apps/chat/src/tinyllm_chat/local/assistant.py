@@ -13,7 +13,7 @@ from tinyllm_qwen.format_bytes import format_bytes
 from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.parallel.member import Member
 from tinyllm_qwen.text.chat_prompt import ChatPrompt
-from tinyllm_qwen.text.reasoning import OPEN, ReasoningParser
+from tinyllm_qwen.text.reasoning import ReasoningParser
 
 from tinyllm_chat.assistant import (
     Answer,
@@ -71,7 +71,7 @@ class LocalAssistant:
         self.load_seconds = load_seconds
         longest = model.config.context_length
         limit = min(longest, settings.max_model_len or longest)
-        self.context = ContextWindow(limit, self._encode)
+        self.context = ContextWindow(limit, self._prompt)
         self.cache = PrefixCache(lambda: model.make_caches(kv_bits=settings.kv_bits))
         self._tokenizer = tokenizer
         self.answers = 0
@@ -226,11 +226,10 @@ class LocalAssistant:
             TemplateError: if the checkpoint has no chat template, or the template refuses the
                 conversation.
         """
-        dropped_before = conversation.dropped_turns
-        prompt = self.context.fit(conversation, self.settings.answer_tokens)
-        # Some templates end the prompt with <think>.
-        in_reasoning = self._prompt(conversation.messages()).text.rstrip().endswith(OPEN)
-        parser, collector = ReasoningParser(opened=in_reasoning), AnswerCollector(show)
+        fitted = self.context.fit(conversation, self.settings.answer_tokens)
+        prompt = fitted.tokens
+        parser = ReasoningParser(opened=fitted.opens_reasoning)
+        collector = AnswerCollector(show)
         sampling = self.next_sampling()
         self.answers += 1
         caches = self.cache.acquire(prompt)
@@ -279,14 +278,11 @@ class LocalAssistant:
             finish_reason=finish_reason,
             stats=None if last is None else last.stats,
             seed=sampling.seed or 0,
-            dropped_turns=conversation.dropped_turns - dropped_before,
+            dropped_turns=fitted.first_turn - conversation.dropped_turns,
         )
 
     def _prompt(self, messages: list[Message]) -> ChatPrompt:
         return self._tokenizer.chat_prompt(messages, {"enable_thinking": self.enable_thinking})
-
-    def _encode(self, messages: list[Message]) -> list[int]:
-        return self._prompt(messages).encode()
 
 
 def sampling_params(settings: Settings, defaults: GenerationConfig, seed: int) -> SamplingParams:

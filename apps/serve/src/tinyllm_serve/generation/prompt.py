@@ -98,7 +98,7 @@ class Prompt:
             raise ApiError(
                 400, "tools: expected none, this model's chat template ignores them", param="tools"
             )
-        opened = prompt.text.rstrip().endswith(OPEN)
+        opened = prompt.opens_reasoning
         # A template that can switch reasoning off belongs to a model that reasons by default.
         hybrid = thinking is not False and prompt.marked != render(offered, False).marked
         template = tokenizer.chat_template

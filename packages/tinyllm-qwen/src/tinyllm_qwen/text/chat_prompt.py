@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tinyllm_qwen.text.reasoning import OPEN
+
 
 @dataclass(frozen=True)
 class ChatPrompt:
@@ -16,6 +18,11 @@ class ChatPrompt:
     text: str
     marked: str
     _encode: Callable[[str, int | None], list[int]]
+
+    @property
+    def opens_reasoning(self) -> bool:
+        """True if the prompt ends with `<think>`, as with some templates."""
+        return self.text.rstrip().endswith(OPEN)
 
     def encode(self, max_tokens: int | None = None) -> list[int]:
         """Return the token ids of the prompt.
