@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 from tinyllm_qwen.parallel.member import Member
 
+from tinyllm_chat.assistant import load_assistant
 from tinyllm_chat.conversation import Conversation
 from tinyllm_chat.errors import ChatError, UsageError
-from tinyllm_chat.session import Session, load_assistant
+from tinyllm_chat.session import Session
 from tinyllm_chat.settings import Settings
 from tinyllm_chat.summary import record
 from tinyllm_chat.terminal.output import Terminal

@@ -6,9 +6,10 @@ from typing import TextIO
 
 from tinyllm_qwen.parallel.member import Member
 
+from tinyllm_chat.assistant import load_assistant
 from tinyllm_chat.commands import CommandCompleter, dispatch
 from tinyllm_chat.errors import one_line
-from tinyllm_chat.session import Session, load_assistant
+from tinyllm_chat.session import Session
 from tinyllm_chat.settings import PICO, Settings
 from tinyllm_chat.terminal.history import InputHistory, history_path
 from tinyllm_chat.terminal.output import Terminal

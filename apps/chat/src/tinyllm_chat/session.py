@@ -6,46 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import FrameType, TracebackType
 
-from tinyllm_qwen.parallel.member import Member
 from tinyllm_qwen.text.reasoning import Segment
 
-from tinyllm_chat.assistant import Answer, Assistant
+from tinyllm_chat.answer import Answer
+from tinyllm_chat.assistant import Assistant, load_assistant
 from tinyllm_chat.conversation import Conversation
 from tinyllm_chat.errors import ChatError
 from tinyllm_chat.local.assistant import LocalAssistant
-from tinyllm_chat.remote.assistant import RemoteAssistant
-from tinyllm_chat.remote.connection import ServerConnection
-from tinyllm_chat.settings import Settings
 from tinyllm_chat.summary import summary
 from tinyllm_chat.terminal.output import Terminal
 from tinyllm_chat.terminal.progress import ProgressBar
-
-
-def load_assistant(
-    settings: Settings, terminal: Terminal, member: Member | None = None
-) -> Assistant:
-    """Load the model, or connect to the server, and show the assistant's notices.
-
-    Args:
-        settings: the options of the session.
-        terminal: the terminal for progress and notices.
-        member: this process as rank 0 of the group that shares the model; None if this process has
-            the whole model.
-
-    Raises:
-        ChatError, CheckpointError, HubError, ValueError: if `LocalAssistant.load` or
-            `RemoteAssistant` raises them.
-    """
-    assistant: Assistant
-    if settings.server is not None:
-        connection = ServerConnection(settings.server, settings.api_key)
-        assistant = RemoteAssistant(settings, connection)
-    else:
-        with ProgressBar(f"loading {settings.model}", terminal) as bar:
-            assistant = LocalAssistant.load(settings, bar, member)
-    for notice in assistant.notices():
-        terminal.notice(notice)
-    return assistant
 
 
 class Session:

@@ -3,7 +3,8 @@
 from tinyllm_qwen import Stats
 from tinyllm_qwen.format_bytes import format_bytes
 
-from tinyllm_chat.assistant import Answer, Assistant
+from tinyllm_chat.answer import Answer
+from tinyllm_chat.assistant import Assistant
 
 
 def summary(assistant: Assistant, answer: Answer) -> str:

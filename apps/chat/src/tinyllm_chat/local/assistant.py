@@ -15,7 +15,7 @@ from tinyllm_qwen.parallel.member import Member
 from tinyllm_qwen.text.chat_prompt import ChatPrompt
 from tinyllm_qwen.text.reasoning import ReasoningParser
 
-from tinyllm_chat.assistant import (
+from tinyllm_chat.answer import (
     Answer,
     AnswerCollector,
     AnswerFinishReason,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tinyllm_qwen import Stats
 from tinyllm_qwen.text.reasoning import Segment
 
-from tinyllm_chat.assistant import (
+from tinyllm_chat.answer import (
     Answer,
     AnswerCollector,
     AnswerFinishReason,
