@@ -38,7 +38,7 @@ class LocalAssistant:
 
     Attributes:
         settings: the options of the session.
-        backend: the kernels, dtype and device.
+        arithmetic: the kernels, dtype and device.
         defaults: the sampling defaults of the checkpoint's `generation_config.json`.
         model: the model.
         cache: keys, values and states of the conversation so far.
@@ -53,7 +53,7 @@ class LocalAssistant:
         model: LanguageModel,
         tokenizer: Tokenizer,
         defaults: GenerationConfig,
-        backend: Arithmetic,
+        arithmetic: Arithmetic,
         settings: Settings,
         load_seconds: float = 0.0,
     ) -> None:
@@ -64,7 +64,7 @@ class LocalAssistant:
                 checkpoint's sampling defaults are out of range.
         """
         self.settings = settings
-        self.backend = backend
+        self.arithmetic = arithmetic
         self.defaults = defaults
         self.model = model
         self.enable_thinking = settings.enable_thinking
@@ -103,7 +103,7 @@ class LocalAssistant:
         """
         started = time.perf_counter()
         try:
-            backend = Arithmetic.choose(settings.ops, settings.dtype)
+            arithmetic = Arithmetic.choose(settings.ops, settings.dtype)
         except BackendError as error:
             raise ChatError(f"--ops {settings.ops}: {error}") from error
         folder = resolve(settings.model, settings.revision)
@@ -112,8 +112,8 @@ class LocalAssistant:
         if member is None:
             model, tokenizer = load(
                 folder,
-                ops=backend.ops,
-                dtype=backend.dtype,
+                ops=arithmetic.ops,
+                dtype=arithmetic.dtype,
                 progress=progress,
                 draft_head=settings.draft_model is not None,
             )
@@ -125,13 +125,14 @@ class LocalAssistant:
         else:
             part, tokenizer = member.load(
                 folder,
-                ops=backend.ops,
-                dtype=backend.dtype,
+                ops=arithmetic.ops,
+                dtype=arithmetic.dtype,
                 progress=progress,
                 compare_progress=progress,
             )
             model = member.drive(part)
-        return cls(model, tokenizer, defaults, backend, settings, time.perf_counter() - started)
+        load_seconds = time.perf_counter() - started
+        return cls(model, tokenizer, defaults, arithmetic, settings, load_seconds)
 
     @property
     def dtype(self) -> str:
@@ -141,13 +142,13 @@ class LocalAssistant:
     @property
     def description(self) -> str:
         """The kernels, dtype and device, as one line."""
-        return f"{self.backend.ops.name} ops, {self.dtype}, {self.backend.device}"
+        return f"{self.arithmetic.ops.name} ops, {self.dtype}, {self.arithmetic.device}"
 
     @property
     def metadata(self) -> dict[str, object]:
         """The description as fields of a JSON record."""
-        backend = self.backend
-        return {"ops": backend.ops.name, "dtype": self.dtype, "device": backend.device}
+        arithmetic = self.arithmetic
+        return {"ops": arithmetic.ops.name, "dtype": self.dtype, "device": arithmetic.device}
 
     @property
     def peak_memory(self) -> int:
@@ -179,7 +180,7 @@ class LocalAssistant:
     def notices(self) -> list[str]:
         """Return notices about a slower backend and about options without effect."""
         config = self.model.config
-        notices = [self.backend.note] if self.backend.note else []
+        notices = [self.arithmetic.note] if self.arithmetic.note else []
         notices += config.notices
         if self.settings.kv_bits is not None and config.recurrent is not None:
             recurrent, layers = len(config.recurrent.layers), config.num_hidden_layers

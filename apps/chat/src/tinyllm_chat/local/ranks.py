@@ -65,7 +65,7 @@ def run_worker(settings: Settings, terminal: Terminal, member: Member) -> None:
     """
     # Ctrl-C sends SIGINT to all processes of the terminal. Only rank 0 handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    backend = Arithmetic.choose(settings.ops, settings.dtype)
+    arithmetic = Arithmetic.choose(settings.ops, settings.dtype)
     bytes_read = 0
 
     def on_read(_done: int, total: int) -> None:
@@ -74,8 +74,8 @@ def run_worker(settings: Settings, terminal: Terminal, member: Member) -> None:
 
     model, _ = member.load(
         settings.model,
-        ops=backend.ops,
-        dtype=backend.dtype,
+        ops=arithmetic.ops,
+        dtype=arithmetic.dtype,
         revision=settings.revision,
         progress=on_read,
     )
