@@ -57,7 +57,3 @@ class PrefixCache:
         """
         self._caches = caches
         self._tokens = list(tokens[: caches[0].offset])
-
-    def clear(self) -> None:
-        """Release the caches and their memory."""
-        self._caches, self._tokens = [], []
