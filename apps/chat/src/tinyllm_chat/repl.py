@@ -4,13 +4,14 @@ import os
 import sys
 from typing import TextIO
 
+from tinyllm_qwen.checkpoint.hub import BUILT_IN
 from tinyllm_qwen.parallel.member import Member
 
 from tinyllm_chat.assistant import load_assistant
 from tinyllm_chat.commands import CommandCompleter, dispatch
 from tinyllm_chat.errors import one_line
 from tinyllm_chat.session import Session
-from tinyllm_chat.settings import PICO, Settings
+from tinyllm_chat.settings import Settings
 from tinyllm_chat.terminal.history import InputHistory, history_path
 from tinyllm_chat.terminal.output import Terminal
 from tinyllm_chat.terminal.prompt import PromptReader
@@ -34,7 +35,7 @@ def run(settings: Settings, terminal: Terminal, member: Member | None = None) ->
         ChatError, CheckpointError, HubError, ValueError: as `load_assistant`.
     """
     assistant = load_assistant(settings, terminal, member)
-    if assistant.settings.model == PICO:
+    if assistant.settings.model == BUILT_IN:
         terminal.info(PICO_NOTICE)
     terminal.info(f"{assistant.settings.model}: {assistant.description}; /help for help")
     session = Session(assistant, terminal)

@@ -5,10 +5,7 @@ from dataclasses import dataclass, field
 
 from tinyllm_chat.errors import UsageError
 
-OPS = ("auto", "cpu", "cpu-int8", "metal", "mlx", "reference")
-DTYPES = ("auto", "float32", "float16", "bfloat16")
 KV_BITS = (4, 8)
-PICO = "pico"
 DRAFT_HEAD = "mtp"
 """The value of `--draft-model` for the draft head in the checkpoint."""
 
@@ -52,7 +49,7 @@ class Settings:
         UsageError: a value is out of its range, or an option lacks the option that it needs.
     """
 
-    model: str = PICO
+    model: str = "pico"
     revision: str | None = None
     ops: str = "auto"
     dtype: str = "auto"
@@ -76,8 +73,6 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check every range. Comparisons with NaN are false, so NaN fails each check."""
-        _check_choice("--ops", self.ops, OPS)
-        _check_choice("--dtype", self.dtype, DTYPES)
         if self.max_tokens is not None:
             _check("--max-tokens", self.max_tokens, "at least 1", self.max_tokens >= 1)
         if self.temperature is not None:
@@ -108,6 +103,7 @@ class Settings:
             self._check_server(self.server)
         elif self.api_key is not None:
             raise UsageError("--api-key: expected --server URL with it")
+        self._check_arithmetic()
 
     @property
     def answer_tokens(self) -> int:
@@ -127,6 +123,15 @@ class Settings:
             # 32 bits: every JSON reader keeps it exact, and the user can pass it to --seed.
             return secrets.randbits(32)
         return (self.seed + answer) % 2**64
+
+    def _check_arithmetic(self) -> None:
+        if self.ops == self.dtype == "auto":
+            return
+        # Imported here, because the import loads MLX, which errors of other options do not need.
+        from tinyllm_kernels.arithmetic import DTYPES, OPS
+
+        _check("--ops", self.ops, f"one of {', '.join(OPS)}", self.ops in OPS)
+        _check("--dtype", self.dtype, f"one of {', '.join(DTYPES)}", self.dtype in DTYPES)
 
     def _check_drafts(self) -> None:
         """Check the options of speculation."""
@@ -160,10 +165,6 @@ class Settings:
                 raise UsageError(
                     f"{option}: not allowed with --server, which has loaded the model already"
                 )
-
-
-def _check_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:
-    _check(option, value, f"one of {', '.join(allowed)}", value in allowed)
 
 
 def _check(option: str, value: str | float | int, allowed: str, valid: bool) -> None:

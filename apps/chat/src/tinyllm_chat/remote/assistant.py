@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tinyllm_qwen import Stats
+from tinyllm_qwen.checkpoint.hub import BUILT_IN
 from tinyllm_qwen.text.reasoning import Segment
 
 from tinyllm_chat.answer import (
@@ -17,7 +18,7 @@ from tinyllm_chat.answer import (
 from tinyllm_chat.conversation import Conversation
 from tinyllm_chat.errors import ChatError
 from tinyllm_chat.remote.connection import Json, ServerConnection
-from tinyllm_chat.settings import PICO, Settings
+from tinyllm_chat.settings import Settings
 
 
 class RemoteAssistant:
@@ -40,7 +41,7 @@ class RemoteAssistant:
         models = {str(model["id"]): model for model in connection.models()}
         name = settings.model
         # pico is the default of --model. If the server does not have pico, use its first model.
-        if name not in models and name == PICO and models:
+        if name not in models and name == BUILT_IN and models:
             name = next(iter(models))
         if name not in models:
             raise ChatError(
