@@ -7,7 +7,6 @@ from tinyllm_bench.command_line import option
 from tinyllm_bench.errors import UsageError
 from tinyllm_bench.shapes import PICO, SHAPES
 
-DTYPES = ("auto", "float32", "float16", "bfloat16")
 PEERS = ("mlx-lm", "llama.cpp", "openvino")
 PARTS = ("ops", "model")
 PLAIN_BITS = (16, 32)  # of numbers that are not quantized
@@ -50,7 +49,10 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check every range. A comparison with NaN is false, so NaN is refused."""
-        _check_choice("--dtype", self.dtype, DTYPES)
+        if self.dtype != "auto":
+            from tinyllm_kernels.arithmetic import DTYPES  # imported here, because it loads MLX
+
+            _check_choice("--dtype", self.dtype, tuple(DTYPES))
         if self.only is not None:
             _check_choice("--only", self.only, PARTS)
         for name, count, least in (

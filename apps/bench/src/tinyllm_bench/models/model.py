@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 
 import mlx.core as mx
+from tinyllm_kernels.arithmetic import DTYPES
 from tinyllm_ops import QuantizedTensor, Weight
 from tinyllm_ops.quantization.tensor import AFFINE
 from tinyllm_qwen import QwenConfig
@@ -16,7 +17,7 @@ from tinyllm_qwen.config.json_object import read_json_object
 from tinyllm_bench.errors import UsageError
 from tinyllm_bench.machine import available_memory, check_memory, on_gpu
 from tinyllm_bench.models.random_weights import random_weights
-from tinyllm_bench.models.weight_format import DTYPES, WeightFormat
+from tinyllm_bench.models.weight_format import WeightFormat
 from tinyllm_bench.settings import Settings
 from tinyllm_bench.shapes import published_config
 
@@ -85,7 +86,7 @@ class BenchModel:
         hf = read_json_object(folder / "config.json")
         config = QwenConfig.from_hf(hf, str(folder / "config.json"))
         usual = mx.bfloat16 if _prefers_16_bits(settings) else mx.float32
-        dtype = DTYPES.get(settings.dtype, usual)
+        dtype = DTYPES[settings.dtype] or usual
         weight_format = WeightFormat(dtype.size * 8, 64, AFFINE, dtype)
         if config.quantization is not None:
             packing = config.quantization.default

@@ -4,12 +4,11 @@ import math
 from dataclasses import dataclass
 
 import mlx.core as mx
+from tinyllm_kernels.arithmetic import DTYPES
 from tinyllm_ops.quantization.tensor import AFFINE, check_format
 
 from tinyllm_bench.errors import UsageError
 from tinyllm_bench.settings import PLAIN_BITS
-
-DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class WeightFormat:
         measured `prefers_16_bits`, otherwise float32. Plain floats of 16 bits are bfloat16.
         """
         bits = 4 if bits is None else bits
-        chosen = DTYPES.get(dtype)
+        chosen = DTYPES[dtype]
         if chosen is None:
             wide = bits == 32 or (bits != 16 and not prefers_16_bits)
             chosen = mx.float32 if wide else mx.bfloat16
