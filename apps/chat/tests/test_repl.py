@@ -1,7 +1,9 @@
 """The REPL: keys, commands, completion, history, and lines of stdin."""
 
+import io
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +18,9 @@ from prompt_toolkit.output import DummyOutput
 from tinyllm_chat import repl
 from tinyllm_chat.commands import COMMANDS, CommandCompleter
 from tinyllm_chat.errors import ChatError
+from tinyllm_chat.settings import Settings
 from tinyllm_chat.terminal.history import InputHistory, history_path
+from tinyllm_chat.terminal.output import Terminal
 from tinyllm_chat.terminal.prompt import PromptReader
 
 Start = Callable[..., Any]
@@ -279,3 +283,18 @@ def test_only_a_failed_computation_ends_the_lines_of_stdin(
         repl.answer_lines(recorded.session, stdin)
         assert recorded.err.getvalue().count("too long") == asked
     assert questions == ["one", "two"][:asked]
+
+
+def test_lines_of_stdin_may_have_invalid_utf8(
+    scripted: str,
+    tmp_path: Path,
+    make_screen: Callable[[], io.StringIO],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "stdin"
+    path.write_bytes(b"caf\xe9?\nhi\n")
+    out = make_screen()
+    with path.open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        repl.run(Settings(model=scripted), Terminal(out, make_screen(), {}))
+    assert out.getvalue() == "It is so.\n" * 2

@@ -43,7 +43,9 @@ def run(settings: Settings, terminal: Terminal, member: Member | None = None) ->
         history = InputHistory(history_path(os.environ), terminal.notice)
         answer_inputs(session, PromptReader(history, CommandCompleter()))
     else:
-        answer_lines(session, sys.stdin)
+        # Invalid UTF-8 becomes U+FFFD, as in `one_shot`.
+        with open(sys.stdin.fileno(), encoding="utf-8", errors="replace", closefd=False) as lines:
+            answer_lines(session, lines)
 
 
 def answer_inputs(session: Session, reader: PromptReader) -> None:
