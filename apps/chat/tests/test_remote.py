@@ -13,6 +13,7 @@ from tinyllm_chat.errors import ChatError
 from tinyllm_chat.remote.assistant import RemoteAssistant
 from tinyllm_chat.remote.connection import ServerConnection
 from tinyllm_chat.settings import Settings
+from tinyllm_chat.summary import summary
 
 MODELS = b'{"data": [{"id": "m"}]}'
 HI = {"choices": [{"delta": {"content": "Hi"}}]}
@@ -135,3 +136,13 @@ def test_an_incomplete_list_of_models_is_an_error() -> None:
         pytest.raises(ChatError, match="the connection was lost"),
     ):
         connect(url)
+
+
+def test_counts_that_the_server_does_not_report_are_left_out() -> None:
+    conversation = Conversation()
+    conversation.add_question("hi")
+    with running_server(MODELS, event(HI) + DONE) as url:
+        assistant = connect(url)
+        answer = assistant.reply(conversation, lambda _segment: None)
+    assert summary(assistant, answer).startswith("answer 1 tokens | first token ")
+    assert assistant.stats_lines() == [f"model    m on {url}"]

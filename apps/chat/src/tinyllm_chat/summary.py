@@ -13,9 +13,12 @@ def summary(assistant: Assistant, answer: Answer) -> str:
     stats = answer.stats
     if stats is not None:
         rate = f", {stats.decode_rate:,.1f}/s" if stats.decode_rate else ""
+        if stats.prompt_tokens:  # a server reports them after a complete answer, or never
+            parts.append(
+                f"prompt {stats.prompt_tokens} tokens ({stats.cached_tokens} cached), "
+                f"{stats.prefill_rate:,.0f}/s"
+            )
         parts += [
-            f"prompt {stats.prompt_tokens} tokens ({stats.cached_tokens} cached), "
-            f"{stats.prefill_rate:,.0f}/s",
             f"answer {stats.generated_tokens} tokens{rate}",
             f"first token {stats.prefill_seconds:.2f} s",
         ]

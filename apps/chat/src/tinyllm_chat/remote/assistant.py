@@ -83,10 +83,10 @@ class RemoteAssistant:
 
     def stats_lines(self) -> list[str]:
         """Return the lines of /stats about the model."""
-        return [
-            f"model    {self.settings.model} on {self.description}",
-            f"context  {self._max_model_len:,} tokens",
-        ]
+        lines = [f"model    {self.settings.model} on {self.description}"]
+        if self._max_model_len:
+            lines.append(f"context  {self._max_model_len:,} tokens")
+        return lines
 
     def notices(self) -> list[str]:
         """Return no notices: the server checks its own settings."""
