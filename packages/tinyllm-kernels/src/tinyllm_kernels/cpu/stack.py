@@ -70,34 +70,6 @@ HALVES, LAYER, STATES = LayerPath("halves"), LayerPath("layer"), LayerPath("stat
 STATES_ALONE = LayerPath("dense")  # a segment without attention, which has no offset
 
 
-class CopyWatch:
-    """A check for copies of caches since the object was made.
-
-    A stack writes keys and values in place. If another object refers to the arrays of a cache, MLX
-    does not donate them, and the extension copies every page first.
-
-    Attributes:
-        warned: True after the first warning. Later copies are only counted, by
-            `_cpu.copied_bytes`.
-    """
-
-    def __init__(self) -> None:
-        """Start with the bytes that the process has copied up to now."""
-        self._seen = native.copied_bytes()
-        self.warned = False
-
-    def check(self) -> None:
-        """Log a warning if earlier passes copied a cache, once."""
-        copied = native.copied_bytes() - self._seen
-        if copied and not self.warned:
-            self.warned = True
-            _LOGGER.warning(
-                "caches: expected writes in place, got copies of %.1f MB, because another object "
-                "refers to the arrays: drop that reference, or use `fork` only where it is needed",
-                copied / 1e6,
-            )
-
-
 class NativeStack:
     """The stack of decoder layers for CPUs, with the results of `LayerStack` over the same ops.
 
@@ -122,7 +94,7 @@ class NativeStack:
         self._spec_of_layer = [self._specs.index(spec) for spec in specs]
         # By the first layer, the layer after the last one, and the phase.
         self._groups: dict[tuple[int, int, Phase], list[LayerGroup]] = {}
-        self._copies = CopyWatch()
+        self._copied_before, self._has_warned = native.copied_bytes(), False
         # All layers as one group, if it can be computed as a whole and each layer has attention.
         can_lend = (
             len(attentions) > 0
@@ -149,7 +121,7 @@ class NativeStack:
         require_shape("x", x, (batch.rows, batch.length, x.shape[-1]))
         for rope in self._ropes:
             rope.check(batch.positions, batch.length)
-        self._copies.check()
+        self._warn_of_copies()
         group = self._all_layers
         if group is not None and caches[0].lent is not None:
             loan, _ = caches[0].lent
@@ -196,6 +168,21 @@ class NativeStack:
                 else:
                     x = self.layers[index](x, batch, cache)
         return x
+
+    def _warn_of_copies(self) -> None:
+        """Log a warning, once, if a cache was copied since this stack was made.
+
+        A stack writes keys and values in place. If another object refers to the arrays of a cache,
+        MLX does not donate them, and the extension copies every page first.
+        """
+        copied = native.copied_bytes() - self._copied_before
+        if copied and not self._has_warned:
+            self._has_warned = True
+            _LOGGER.warning(
+                "caches: expected writes in place, got copies of %.1f MB, because another object "
+                "refers to the arrays: drop that reference, or use `fork` only where it is needed",
+                copied / 1e6,
+            )
 
     def _groups_of(self, first: int, stop: int, phase: Phase) -> list[LayerGroup]:
         """Return the groups of the layers `first` to `stop`, made at the first call."""
