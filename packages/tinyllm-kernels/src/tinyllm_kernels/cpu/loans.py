@@ -7,14 +7,12 @@ pass they would be new objects of Python and MLX for every layer and token.
 from __future__ import annotations
 
 import weakref
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TypeVar
 
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_layers import Batch, DenseCache, LayerCache, PagedCache
-from tinyllm_layers.cache.loan import Loan, TokenLoan
 from tinyllm_ops import Weight
 
 from tinyllm_kernels import _cpu as native
@@ -29,11 +27,9 @@ from tinyllm_kernels.cpu.layer_groups import (
     reserve_arrays,
 )
 
-Stored_co = TypeVar("Stored_co", covariant=True)
 
-
-class StackLoan(Loan[Stored_co]):
-    """A loan of the caches of a group of layers, which are all layers of a stack."""
+class StackLoan(ABC):
+    """A `Loan` of the caches of a group of layers, which are all layers of a stack."""
 
     def __init__(
         self, x: Float[mx.array, "B L E"], group: LayerGroup, arrays: list[mx.array]
@@ -66,6 +62,10 @@ class StackLoan(Loan[Stored_co]):
     ) -> Float[mx.array, "B L E"]:
         """Compute the next pass of the group."""
 
+    @abstractmethod
+    def take(self, index: int) -> object:
+        """See `tinyllm_layers.cache.loan.Loan`."""
+
     def _taken(self, index: int, *, drops_last: bool = False) -> list[mx.array]:
         """Return the arrays of a cache, and keep no reference. The first call ends the loan.
 
@@ -80,7 +80,7 @@ class StackLoan(Loan[Stored_co]):
         return self._returned.pop(index)
 
 
-class DenseLoan(StackLoan[mx.array], TokenLoan[mx.array]):
+class DenseLoan(StackLoan):
     """A loan of dense caches with equal offsets."""
 
     def __init__(
@@ -92,17 +92,18 @@ class DenseLoan(StackLoan[mx.array], TokenLoan[mx.array]):
     ) -> None:
         """Borrow the arrays of caches, with capacity for the tokens of the batch."""
         arrays = reserve_arrays(x, batch, group, caches)
-        StackLoan.__init__(self, x, group, arrays)
-        TokenLoan.__init__(self, caches[0].offset)
-        self._last = self.length  # the first token of the latest pass
+        super().__init__(x, group, arrays)
+        self._length = caches[0].offset  # the tokens in each cache that was not trimmed
+        self._trimmed: dict[int, int] = {}  # the tokens in the other caches, by their index
+        self._last = self._length  # the first token of the latest pass
         self._rows, self._capacity = batch.rows, min(array.shape[3] for array in arrays)
 
     def accepts(self, x: Float[mx.array, "B L E"], batch: Batch) -> bool:
         """See `StackLoan`."""
         return (
-            not self.trimmed
-            and first_position(batch) == self.length
-            and self.length + batch.length <= self._capacity
+            not self._trimmed
+            and first_position(batch) == self._length
+            and self._length + batch.length <= self._capacity
             and (batch.rows, x.shape[-1], x.dtype) == (self._rows, self._width, self._dtype)
         )
 
@@ -110,9 +111,17 @@ class DenseLoan(StackLoan[mx.array], TokenLoan[mx.array]):
         self, x: Float[mx.array, "B L E"], batch: Batch, group: LayerGroup
     ) -> Float[mx.array, "B L E"]:
         """See `StackLoan`."""
-        y = self._native.layers(x, group.native, self.length, batch.phase)
-        self._last, self.length = self.length, self.length + batch.length
+        y = self._native.layers(x, group.native, self._length, batch.phase)
+        self._last, self._length = self._length, self._length + batch.length
         return y
+
+    def offset(self, index: int) -> int:
+        """See `TokenLoan`."""
+        return self._trimmed.get(index, self._length)
+
+    def trim(self, index: int, length: int) -> None:
+        """See `TokenLoan`."""
+        self._trimmed[index] = length
 
     def take(self, index: int) -> mx.array:
         """See `Loan`."""
@@ -121,7 +130,7 @@ class DenseLoan(StackLoan[mx.array], TokenLoan[mx.array]):
         return array
 
 
-class PagedLoan(StackLoan[tuple[Weight, Weight]]):
+class PagedLoan(StackLoan):
     """A loan of paged caches with one format and one window."""
 
     def __init__(

@@ -26,7 +26,7 @@ class DenseCache(KVCache):
 
     __slots__ = ("_buffer", "lent")  # as in `TokenBuffer`
 
-    lent: tuple[TokenLoan[mx.array], int] | None
+    lent: tuple[TokenLoan, int] | None
 
     def __init__(self) -> None:
         """Make an empty cache."""
@@ -100,7 +100,7 @@ class DenseCache(KVCache):
         """Replace the array by an updated array, which holds `count` more tokens."""
         self._take_back().commit(array, count)
 
-    def lend(self, loan: TokenLoan[mx.array], index: int) -> None:
+    def lend(self, loan: TokenLoan, index: int) -> None:
         """Leave the array to a stack, which got it by `reserve`, until the array is needed here.
 
         See `tinyllm_layers.cache.loan`.

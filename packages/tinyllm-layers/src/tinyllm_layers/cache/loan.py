@@ -8,13 +8,15 @@ The stack with loans is `tinyllm_kernels.cpu.loans`.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
+
+import mlx.core as mx
 
 Stored_co = TypeVar("Stored_co", covariant=True)
 
 
-class Loan(ABC, Generic[Stored_co]):
+@runtime_checkable
+class Loan(Protocol[Stored_co]):
     """The arrays of all caches of a stack, which borrows them for more than one pass.
 
     `LayerStack` asks every cache for its arrays and hands updated arrays back, token after token.
@@ -23,7 +25,6 @@ class Loan(ABC, Generic[Stored_co]):
     and waits for the device.
     """
 
-    @abstractmethod
     def take(self, index: int) -> Stored_co:
         """Return what a cache has lent, with the tokens of all passes.
 
@@ -32,25 +33,17 @@ class Loan(ABC, Generic[Stored_co]):
         Args:
             index: the index of the cache. Each cache takes its arrays once.
         """
+        ...
 
 
-class TokenLoan(Loan[Stored_co]):
-    """A loan of caches that hold the tokens of whole sequences.
-
-    Attributes:
-        length: the number of tokens in each cache that was not trimmed during the loan.
-        trimmed: the number of tokens in each cache that was, by its index.
-    """
-
-    def __init__(self, length: int) -> None:
-        """Start with `length` tokens in each cache."""
-        self.length = length
-        self.trimmed: dict[int, int] = {}
+@runtime_checkable
+class TokenLoan(Loan[mx.array], Protocol):
+    """A loan of caches that hold the tokens of whole sequences."""
 
     def offset(self, index: int) -> int:
         """Return the number of tokens in a cache."""
-        return self.trimmed.get(index, self.length)
+        ...
 
     def trim(self, index: int, length: int) -> None:
         """Remove all but the first `length` tokens of a cache, without waiting for the device."""
-        self.trimmed[index] = length
+        ...
