@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,44 +19,23 @@ from tinyllm_layers import (
     RMSNorm,
 )
 from tinyllm_layers.cache.base import StateShape
-from tinyllm_ops import MLX, OpSet, Weight
+from tinyllm_ops import OpSet, Weight
 
 from tinyllm_kernels import _cpu as native
 from tinyllm_kernels.cpu.arguments import native_weight
-from tinyllm_kernels.cpu.attention import attention, paged_attention
 from tinyllm_kernels.cpu.mixer_handles import is_native_mixer, mixer_handle, mixer_weights
-from tinyllm_kernels.cpu.products import (
-    expert_linear,
-    int8_expert_linear,
-    int8_linear,
-    linear,
-)
-from tinyllm_kernels.cpu.recurrent import causal_conv, gated_delta, gated_rms_norm
-from tinyllm_kernels.cpu.rowwise import rms_norm, rope, swiglu
+from tinyllm_kernels.cpu.opset import CPU_INT8_OPS, CPU_OPS
 
 if TYPE_CHECKING:
     from tinyllm_kernels._cpu import NativeWeight
 
-NATIVE_OPS: dict[str, object] = {
-    "linear": linear,
-    "expert_linear": expert_linear,
-    "softmax": MLX.softmax,
-    "swiglu": swiglu,
-    "rms_norm": rms_norm,
-    "rope": rope,
-    "attention": attention,
-    "paged_attention": paged_attention,
-    "causal_conv": causal_conv,
-    "gated_delta": gated_delta,
-    "gated_rms_norm": gated_rms_norm,
-    "quantize": MLX.quantize,
-    "norm_rope": None,
-}
-"""The ops that native layers compute. If a layer has another function for one of these ops, the
-extension does not compute the layer."""
-
-INT8_OPS = {**NATIVE_OPS, "linear": int8_linear, "expert_linear": int8_expert_linear}
-"""The same ops with products that round activations to 8 bits."""
+NATIVE_OPS = tuple(
+    field.name
+    for field in fields(OpSet)
+    if field.name not in ("name", "embedding", "argmax", "top_k", "log_probability")
+)
+"""The ops that native layers compute: all but those of embeddings and samplers. If a layer has
+another function for one of these ops, the extension does not compute the layer."""
 
 _FLOATING = (mx.float32, mx.float16, mx.bfloat16)
 
@@ -103,8 +82,8 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
 
     Returns:
         The handle, or None if the extension cannot compute the layer: the layer has other classes
-        than those of `tinyllm_layers`, other ops than `NATIVE_OPS` and `INT8_OPS`, or weights of
-        several dtypes.
+        than those of `tinyllm_layers`, other ops than `CPU_OPS` and `CPU_INT8_OPS`, or weights
+        of several dtypes.
     """
     if type(layer) is not DecoderLayer:
         return None
@@ -122,7 +101,7 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
     dtypes = {w.dtype for w in dense if isinstance(w, mx.array)}
     if len(dtypes) > 1 or not dtypes.issubset(_FLOATING):
         return None
-    to_native = partial(native_weight, int8_activations=core.ops.linear is int8_linear)
+    to_native = partial(native_weight, int8_activations=core.ops.linear is CPU_INT8_OPS.linear)
     feed_forward = _feed_forward(layer, to_native)
     is_distributed = core.communicator.size > 1 or mlp.communicator.size > 1
     return LayerHandle(
@@ -185,12 +164,13 @@ def _is_native(layer: DecoderLayer, core: GroupedQueryAttention | GatedDeltaNet)
     )
     modules = (*norms, core, mlp)
     return fits and any(
-        all(_has_ops(module.ops, table) for module in modules) for table in (NATIVE_OPS, INT8_OPS)
+        all(_has_ops(module.ops, known_ops) for module in modules)
+        for known_ops in (CPU_OPS, CPU_INT8_OPS)
     )
 
 
-def _has_ops(ops: OpSet, table: dict[str, object]) -> bool:
-    return all(getattr(ops, name) is op for name, op in table.items())
+def _has_ops(ops: OpSet, known_ops: OpSet) -> bool:
+    return all(getattr(ops, name) is getattr(known_ops, name) for name in NATIVE_OPS)
 
 
 def page_format(cache: PagedCache, dtype: mx.Dtype) -> tuple[int, int] | None:

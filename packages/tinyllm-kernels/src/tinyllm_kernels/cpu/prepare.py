@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import MutableMapping
 
 import mlx.core as mx
@@ -32,6 +33,18 @@ def prepare(weights: MutableMapping[str, Weight]) -> None:
     for weight in weights.values():
         for array in weight_arrays(weight):
             native.use_huge_pages(array)
+
+
+def prepare_int8(weights: MutableMapping[str, Weight]) -> None:
+    """Prepare weights, and warn if no product with them rounds activations to 8 bits."""
+    prepare(weights)
+    converted = [native_weight(weight, int8_activations=True) for weight in weights.values()]
+    if not any(native.uses_int8_activations(w) for w in converted):
+        warnings.warn(
+            "cpu-int8: expected affine weights with 16-bit scales, or mxfp4, got none: this model "
+            "is computed as by cpu",
+            stacklevel=2,
+        )
 
 
 def _interleaved(weight: Weight) -> Weight:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Literal, cast
 
@@ -25,11 +25,11 @@ from tinyllm_layers import (
     RecurrentPool,
 )
 from tinyllm_layers.decoder import check_caches
-from tinyllm_ops import Phase
+from tinyllm_ops import Fusion, Phase
 from tinyllm_ops.checks import require_shape
 
 from tinyllm_kernels import _cpu as native
-from tinyllm_kernels.cpu.handles import InputSpec, layer_handle, page_format
+from tinyllm_kernels.cpu.handles import NATIVE_OPS, InputSpec, layer_handle, page_format
 from tinyllm_kernels.cpu.layer_groups import (
     LayerGroup,
     first_position,
@@ -40,6 +40,7 @@ from tinyllm_kernels.cpu.layer_groups import (
     run_paged,
 )
 from tinyllm_kernels.cpu.loans import StackLoan, lend_dense, lend_pages
+from tinyllm_kernels.cpu.opset import CPU_INT8_OPS, CPU_OPS
 
 
 @dataclass(frozen=True)
@@ -257,3 +258,10 @@ def _with_states(paths: Sequence[LayerPath]) -> list[LayerPath]:
             after = path if path.kind in ("dense", "paged") else STATES_ALONE
         joined.append(after if path.kind == "states" else path)
     return joined[::-1]
+
+
+CPU = replace(CPU_OPS, stack=Fusion(NativeStack, of=NATIVE_OPS))
+"""The backend for CPUs: native ops with the native stack."""
+
+CPU_INT8 = replace(CPU_INT8_OPS, stack=Fusion(NativeStack, of=NATIVE_OPS))
+"""The backend `CPU` with products that round activations to 8 bits."""
