@@ -21,8 +21,8 @@ struct RopeSettings {
   float magnitude;
 };
 
-// The layers of a pass have equal positions and, in most models, equal settings. Without the table
-// each layer computed the cosines and sines twice, for queries and for keys.
+// The cosines and sines of one pass, whose layers have equal positions and, in most models, equal
+// settings.
 class RopeTable {
  public:
   // Returns the table of `positions`: see RopeTableTask. It is computed at the first call, and
