@@ -89,7 +89,6 @@ def attention_weights(native: ModuleType) -> object:
         rope=(mx.ones(DIM // 2), False, 1.0),
         q_norm=(None, 0.0),
         k_norm=(None, 0.0),
-        adds_residual=True,
     )
 
 
@@ -171,4 +170,4 @@ def test_experts_that_do_not_exist_cannot_be_chosen(native: ModuleType) -> None:
     router, stack = weight(mx.ones((3, WIDTH))), weight(mx.ones((3, WIDTH, WIDTH)))
     for chosen in (0, 4):
         with pytest.raises(ValueError, match="experts_per_token: expected"):
-            native.moe_handle(norm_of(WIDTH), router, stack, stack, stack, chosen, True, False)
+            native.moe_handle(norm_of(WIDTH), router, stack, stack, stack, chosen, True)

@@ -122,12 +122,7 @@ def moe(native: ModuleType, dtype: mx.Dtype, form: tuple[str, int, int] | None) 
     weights = [weight(packed(shape, dtype, form, 21 + i)) for i, shape in enumerate(shapes)]
     norm = norm_of(WIDTH, dtype, 5)
     return native.moe_handle(
-        norm,
-        router,
-        *weights,
-        experts_per_token=3,
-        normalizes_routing_weights=True,
-        adds_residual=True,
+        norm, router, *weights, experts_per_token=3, normalizes_routing_weights=True
     )
 
 
@@ -150,7 +145,6 @@ def attention_weights(
         head_dim=DIM,
         rope=(frequencies, False, 1.0),
         **norms,
-        adds_residual=True,
     )
 
 

@@ -175,7 +175,7 @@ void run_attention_layer(const KernelTable& kernels, const AttentionLayerTask& t
 
   Operand joined_heads(kernels, heads.get(), in.type, tokens, static_cast<int>(width), in.phase,
                        stride);
-  multiply(kernels, {{&joined_heads, &t.o, t.o_bias, t.residual, t.y}});
+  multiply(kernels, {{&joined_heads, &t.o, t.o_bias, in.x, t.y}});
 }
 
 void run_paged_attention_layer(const KernelTable& kernels, const PagedAttentionLayerTask& t) {
@@ -217,7 +217,7 @@ void run_paged_attention_layer(const KernelTable& kernels, const PagedAttentionL
 
   Operand joined_heads(kernels, heads.get(), in.type, tokens, static_cast<int>(width), in.phase,
                        stride);
-  multiply(kernels, {{&joined_heads, &t.o, t.o_bias, t.residual, t.y}});
+  multiply(kernels, {{&joined_heads, &t.o, t.o_bias, in.x, t.y}});
 }
 
 }  // namespace tinyllm

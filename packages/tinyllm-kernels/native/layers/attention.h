@@ -5,7 +5,7 @@
 // - Project: n = norm(x). q, k and v are projections of n. The heads of q and k are normalized and
 //   rotated.
 // - Attend: the new keys and values are written to the cache. The queries attend to the cache.
-// - Output: y = residual + o(heads side by side). With an output gate, heads are multiplied by
+// - Output: y = x + o(heads side by side). With an output gate, heads are multiplied by
 //   sigmoid(gate n).
 #pragma once
 
@@ -51,9 +51,8 @@ struct ProjectTask {
 struct AttentionLayerTask {
   ProjectTask projection;
   Weights o;
-  const void* o_bias;    // or null
-  const void* residual;  // B L E, or null
-  int64_t offset;        // tokens in the cache before the new ones
+  const void* o_bias;  // or null
+  int64_t offset;      // tokens in the cache before the new ones
   float scale;
   void* y;  // B L E
 };
@@ -63,8 +62,7 @@ struct AttentionLayerTask {
 struct PagedAttentionLayerTask {
   ProjectTask projection;  // its outputs are set by `run_paged_attention_layer`
   Weights o;
-  const void* o_bias;    // or null
-  const void* residual;  // B L E, or null
+  const void* o_bias;  // or null
   WritablePages keys, values;
   // As in `AttentionTask`; `slot_mapping` has the slot of each token.
   const int32_t *block_tables, *cu_seqlens_q, *seq_lens, *slot_mapping;

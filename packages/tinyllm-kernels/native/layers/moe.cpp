@@ -96,7 +96,7 @@ void run_moe(const KernelTable& kernels, const MoeTask& t) {
                             routing.weights.data(),
                             t.experts_per_token,
                             width,
-                            t.residual,
+                            t.x,
                             t.y,
                             t.type};
   parallel_for(t.rows, t.experts_per_token * width,

@@ -13,11 +13,9 @@ struct Experts {
   Weights operator[](int64_t expert) const;
 };
 
-// y = residual + sum over the chosen experts of routing_weight * down(silu(gate n) * (up n)),
-// n = norm(x).
+// y = x + sum over the chosen experts of routing_weight * down(silu(gate n) * (up n)), n = norm(x).
 struct MoeTask {
-  const void* x;         // rows E
-  const void* residual;  // rows E, or null
+  const void* x;  // rows E
   int64_t rows;
   Phase phase;
   Norm norm;

@@ -133,15 +133,14 @@ NB_MODULE(_cpu, m) {
   m.def(
       "moe_handle",
       [](const Norm& n, const Weight& router, const Weight& gate, const Weight& up,
-         const Weight& down, int experts_per_token, bool normalizes_routing_weights,
-         bool adds_residual) {
+         const Weight& down, int experts_per_token, bool normalizes_routing_weights) {
         nb::gil_scoped_release release;
         return FeedForwardObject{std::make_shared<tinyllm::MoeHandle>(
             norm(n), weight(router), weight(gate), weight(up), weight(down), experts_per_token,
-            normalizes_routing_weights, adds_residual)};
+            normalizes_routing_weights)};
       },
       "norm"_a, "router"_a, "gate"_a, "up"_a, "down"_a, "experts_per_token"_a,
-      "normalizes_routing_weights"_a, "adds_residual"_a);
+      "normalizes_routing_weights"_a);
   m.def(
       "feed_forward",
       [](const array& x, const FeedForwardObject& self, const PhaseName& phase) {
@@ -153,21 +152,20 @@ NB_MODULE(_cpu, m) {
           "__init__",
           [](AttentionObject* self, const Norm& n, const Projection& q, const Projection& k,
              const Projection& v, const Projection& o, int head_dim, const Rope& r,
-             const Norm& q_norm, const Norm& k_norm, bool adds_residual,
-             const OptionalWeight& gate) {
+             const Norm& q_norm, const Norm& k_norm, const OptionalWeight& gate) {
             nb::gil_scoped_release release;
             new (self) AttentionObject{std::make_shared<tinyllm::AttentionHandle>(
                 norm(n), projection(q), projection(k), projection(v), projection(o), head_dim,
-                rope(r), norm(q_norm), norm(k_norm), optional_weight(gate), adds_residual)};
+                rope(r), norm(q_norm), norm(k_norm), optional_weight(gate))};
           },
           "norm"_a, "q"_a, "k"_a, "v"_a, "o"_a, "head_dim"_a, "rope"_a, "q_norm"_a, "k_norm"_a,
-          "adds_residual"_a, "gate"_a.none() = nb::none());
+          "gate"_a.none() = nb::none());
   nb::class_<DeltaNetObject>(m, "DeltaNetHandle")
       .def(
           "__init__",
           [](DeltaNetObject* self, const Norm& n, const std::vector<Weight>& projections,
              const array& conv, const array& a_log, const array& dt_bias, const Norm& head_norm,
-             int key_heads, int key_dim, bool adds_residual) {
+             int key_heads, int key_dim) {
             nb::gil_scoped_release release;
             const auto& w = projections;
             new (self) DeltaNetObject{std::make_shared<tinyllm::DeltaNetHandle>(
@@ -175,10 +173,10 @@ NB_MODULE(_cpu, m) {
                 tinyllm::DeltaNetArrays{weight(w.at(0)), weight(w.at(1)), weight(w.at(2)),
                                         weight(w.at(3)), weight(w.at(4)), conv, a_log, dt_bias,
                                         norm(head_norm)},
-                key_heads, key_dim, adds_residual)};
+                key_heads, key_dim)};
           },
           "norm"_a, "projections"_a, "conv"_a, "a_log"_a, "dt_bias"_a, "head_norm"_a, "key_heads"_a,
-          "key_dim"_a, "adds_residual"_a);
+          "key_dim"_a);
   m.def(
       "project_qkv",
       [](const array& x, const AttentionObject& self, const array& positions,

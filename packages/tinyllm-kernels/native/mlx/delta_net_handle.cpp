@@ -8,8 +8,7 @@ namespace tinyllm {
 namespace mx = mlx::core;
 
 DeltaNetHandle::DeltaNetHandle(const NormArrays& norm, const DeltaNetArrays& weights, int key_heads,
-                               int key_dim, bool adds_residual)
-    : adds_residual_(adds_residual) {
+                               int key_dim) {
   const int width = weights.o.w.shape(-2);
   task_.norm = {arrays_.keep(norm.weight), norm.eps};
   task_.qkv = arrays_.keep(weights.qkv, width);
@@ -59,7 +58,6 @@ void DeltaNetHandle::run(const KernelTable& kernels, const Rows& rows, char* con
                          char* state, const StateSlots& slots, void* y) const {
   DeltaNetTask task = task_;
   task.x = rows.x, task.tokens = rows.count, task.phase = rows.phase, task.type = rows.type;
-  task.residual = adds_residual_ ? rows.x : nullptr;
   task.mixer.conv.state = conv_state;
   task.mixer.delta.state = reinterpret_cast<float*>(state);
   task.mixer.conv.slots = task.mixer.delta.slots = slots;

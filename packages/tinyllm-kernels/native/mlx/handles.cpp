@@ -34,9 +34,8 @@ namespace {
 
 // Returns a copy of an MlpTask or MoeTask with its rows set.
 template <typename Task>
-Task with_rows(Task task, const Rows& rows, bool adds_residual, void* y) {
+Task with_rows(Task task, const Rows& rows, void* y) {
   task.x = rows.x;
-  task.residual = adds_residual ? rows.x : nullptr;
   task.rows = rows.count;
   task.phase = rows.phase;
   task.type = rows.type;
@@ -60,13 +59,14 @@ MlpHandle::MlpHandle(const NormArrays& norm, const WeightArrays& gate, const Wei
 }
 
 void MlpHandle::run(const KernelTable& kernels, const Rows& rows, void* y) const {
-  run_mlp(kernels, with_rows(task_, rows, adds_residual_, y));
+  MlpTask task = with_rows(task_, rows, y);
+  task.residual = adds_residual_ ? rows.x : nullptr;
+  run_mlp(kernels, task);
 }
 
 MoeHandle::MoeHandle(const NormArrays& norm, const WeightArrays& router, const WeightArrays& gate,
                      const WeightArrays& up, const WeightArrays& down, int experts_per_token,
-                     bool normalizes_routing_weights, bool adds_residual)
-    : adds_residual_(adds_residual) {
+                     bool normalizes_routing_weights) {
   const int width = down.w.shape(-2), hidden = gate.w.shape(-2), num_experts = router.w.shape(-2);
   if (experts_per_token < 1 || experts_per_token > num_experts || num_experts > gate.w.shape(0)) {
     throw std::invalid_argument(
@@ -83,7 +83,7 @@ MoeHandle::MoeHandle(const NormArrays& norm, const WeightArrays& router, const W
 }
 
 void MoeHandle::run(const KernelTable& kernels, const Rows& rows, void* y) const {
-  run_moe(kernels, with_rows(task_, rows, adds_residual_, y));
+  run_moe(kernels, with_rows(task_, rows, y));
 }
 
 Experts MoeHandle::keep(const WeightArrays& w, int columns) {
@@ -95,8 +95,7 @@ AttentionHandle::AttentionHandle(const NormArrays& norm, const ProjectionArrays&
                                  const ProjectionArrays& k, const ProjectionArrays& v,
                                  const ProjectionArrays& o, int head_dim, const RopeArrays& rope,
                                  const NormArrays& q_norm, const NormArrays& k_norm,
-                                 const std::optional<WeightArrays>& gate, bool adds_residual)
-    : adds_residual_(adds_residual) {
+                                 const std::optional<WeightArrays>& gate) {
   const int width = o.weight.w.shape(-2);
   projection_.norm = {arrays_.keep(norm.weight), norm.eps};
   projection_.q_norm = {arrays_.keep(q_norm.weight), q_norm.eps};
@@ -130,7 +129,6 @@ Task AttentionHandle::task(const Input& shape, const void* x, Type type,
   task.projection.phase = phase_of(shape, phase);
   task.o = o_;
   task.o_bias = o_bias_;
-  task.residual = adds_residual_ ? x : nullptr;
   // Rounded once, from double, as the layers do it in Python.
   task.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(projection_.dim)));
   return task;

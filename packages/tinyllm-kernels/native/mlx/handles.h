@@ -65,7 +65,7 @@ class MoeHandle : public FeedForward {
   // Throws std::invalid_argument unless 1 <= experts_per_token <= number of experts.
   MoeHandle(const NormArrays& norm, const WeightArrays& router, const WeightArrays& gate,
             const WeightArrays& up, const WeightArrays& down, int experts_per_token,
-            bool normalizes_routing_weights, bool adds_residual);
+            bool normalizes_routing_weights);
 
   void run(const KernelTable& kernels, const Rows& rows, void* y) const override;
 
@@ -74,7 +74,6 @@ class MoeHandle : public FeedForward {
 
   EvaluatedArrays arrays_;
   MoeTask task_{};
-  bool adds_residual_;
 };
 
 // The weights of the attention half of a layer.
@@ -83,7 +82,7 @@ class AttentionHandle {
   AttentionHandle(const NormArrays& norm, const ProjectionArrays& q, const ProjectionArrays& k,
                   const ProjectionArrays& v, const ProjectionArrays& o, int head_dim,
                   const RopeArrays& rope, const NormArrays& q_norm, const NormArrays& k_norm,
-                  const std::optional<WeightArrays>& gate, bool adds_residual);
+                  const std::optional<WeightArrays>& gate);
 
   // The projections of x, without x, positions and outputs.
   const ProjectTask& projection() const { return projection_; }
@@ -98,7 +97,6 @@ class AttentionHandle {
   ProjectTask projection_{};
   Weights o_;
   const void* o_bias_;
-  bool adds_residual_;
 };
 
 struct DeltaNetArrays {
@@ -111,8 +109,7 @@ struct DeltaNetArrays {
 class DeltaNetHandle {
  public:
   // Throws std::invalid_argument if the convolution is too wide.
-  DeltaNetHandle(const NormArrays& norm, const DeltaNetArrays& weights, int key_heads, int key_dim,
-                 bool adds_residual);
+  DeltaNetHandle(const NormArrays& norm, const DeltaNetArrays& weights, int key_heads, int key_dim);
 
   // Throws std::invalid_argument unless x and the states of all slots fit the layer.
   void check(const mlx::core::array& x, const mlx::core::array& conv_state,
@@ -126,7 +123,6 @@ class DeltaNetHandle {
   EvaluatedArrays arrays_;
   DeltaNetTask task_{};
   std::vector<float> taps_, rates_, dt_bias_;
-  bool adds_residual_;
 };
 
 // Both halves of a layer.

@@ -84,7 +84,7 @@ struct WeightedSumTask {
   const float* weights;    // N K
   int64_t count;           // K
   int64_t width;
-  const void* residual;  // N width, or null
+  const void* residual;  // N width
   void* y;               // N width
   Type type;             // of rows, residual and y
 };

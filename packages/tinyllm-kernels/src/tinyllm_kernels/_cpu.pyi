@@ -39,7 +39,6 @@ class AttentionHandle:
         rope: tuple[mx.array, bool, float],
         q_norm: NativeNorm,
         k_norm: NativeNorm,
-        adds_residual: bool,
         gate: NativeWeight | None = None,
     ) -> None: ...
 
@@ -56,7 +55,6 @@ class DeltaNetHandle:
         head_norm: NativeNorm,
         key_heads: int,
         key_dim: int,
-        adds_residual: bool,
     ) -> None:
         """Hold the weights; `projections` are those of q, k and v together, z, b, a and o."""
 
@@ -80,7 +78,6 @@ def moe_handle(
     down: NativeWeight,
     experts_per_token: int,
     normalizes_routing_weights: bool,
-    adds_residual: bool,
 ) -> FeedForwardHandle: ...
 def linear(
     x: mx.array,

@@ -56,7 +56,7 @@ struct Sequence {
     AttentionLayerTask task{};
     task.projection = projection(phase);
     task.projection.to_k = added(keys), task.projection.to_v = added(values);
-    task.o = o.w, task.residual = x.bytes.data(), task.y = y.bytes.data();
+    task.o = o.w, task.y = y.bytes.data();
     task.offset = offset, task.scale = 1 / std::sqrt(static_cast<float>(D));
     run_attention_layer(kernels, task);
   }

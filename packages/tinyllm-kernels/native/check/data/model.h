@@ -29,7 +29,7 @@ struct Model {
       const int64_t groups = rows * (m.w.columns / m.w.group) * size_of(m.w.type);
       return Experts{first, rows * m.w.columns * m.w.bits / 8, groups, groups};
     };
-    run_moe(kernels, MoeTask{x, x, kTokens, phase, n, router.w, stack(gate, F / kExperts),
+    run_moe(kernels, MoeTask{x, kTokens, phase, n, router.w, stack(gate, F / kExperts),
                              stack(up, F / kExperts), stack(expert_down, E), 2, true,
                              moe_y.bytes.data(), type});
     const ScoreRows scores{moe_y.bytes.data(), kTokens, E, type};

@@ -87,7 +87,7 @@ void run_delta_net(const KernelTable& kernels, const DeltaNetTask& t) {
   run_mixer(kernels, mixer);
 
   Operand joined_heads(kernels, heads.get(), t.type, t.tokens, value_width, t.phase, mixer.y_stride);
-  multiply(kernels, {{&joined_heads, &t.o, nullptr, t.residual, t.y}});
+  multiply(kernels, {{&joined_heads, &t.o, nullptr, t.x, t.y}});
 }
 
 }  // namespace tinyllm

@@ -4,7 +4,7 @@
 //
 // - Project: n = norm(x). q, k and v side by side, z, b and a are projections of n.
 // - Mix: causal convolution of q, k and v, the gated delta rule, gated RMSNorm by z.
-// - Output: y = residual + o(heads side by side).
+// - Output: y = x + o(heads side by side).
 #pragma once
 
 #include "dispatch/kernel_table.h"
@@ -25,9 +25,8 @@ void run_mixer(const KernelTable& kernels, const MixerTask& task);
 
 // All three steps.
 struct DeltaNetTask {
-  const void* x;         // T E
-  const void* residual;  // T E, or null
-  int64_t tokens;        // T
+  const void* x;   // T E
+  int64_t tokens;  // T
   Phase phase;
   Norm norm;
   Weights qkv, z, b, a, o;

@@ -64,8 +64,8 @@ class LayerHandle:
         mixer: norm and weights of the attention half, or of the recurrent half.
         attention: the attention of the layer; None for a recurrent layer.
         state: the shape of the states of a recurrent layer; None for attention.
-        feed_forward: norm and weights of the MLP or MoE half. None if this process holds only some
-            of the experts, or if a shared expert is added: `layer.mlp` then computes the half.
+        feed_forward: norm and weights of the MLP or MoE half. None if other processes share the
+            experts, or if a shared expert is added: `layer.mlp` then computes the half.
         input_spec: the inputs that the handles accept.
     """
 
@@ -121,14 +121,14 @@ def _feed_forward(
 ) -> native.FeedForwardHandle | None:
     """Make the handle of an MLP or MoE.
 
-    The result is None if there is a shared expert, or another process holds some of the experts.
+    The result is None if there is a shared expert, or other processes share the experts.
     """
     mlp, norm = layer.mlp, layer.post_attention_norm
     gate, up, down = (to_native(w) for w in (mlp.w_gate, mlp.w_up, mlp.w_down))
-    residual = mlp.communicator.rank == 0
     if isinstance(mlp, MLP):
-        return native.mlp_handle((norm.weight, norm.eps), gate, up, down, adds_residual=residual)
-    if mlp.held is not None or mlp.shared is not None:
+        is_first = mlp.communicator.rank == 0
+        return native.mlp_handle((norm.weight, norm.eps), gate, up, down, adds_residual=is_first)
+    if mlp.held is not None or mlp.shared is not None or mlp.communicator.size > 1:
         return None
     return native.moe_handle(
         (norm.weight, norm.eps),
@@ -138,7 +138,6 @@ def _feed_forward(
         down,
         experts_per_token=mlp.num_experts_per_tok,
         normalizes_routing_weights=mlp.norm_topk_prob,
-        adds_residual=residual,
     )
 
 

@@ -61,7 +61,6 @@ def mixer_handle(
             (mixer.norm, mixer.norm_eps),
             key_heads=mixer.num_key_heads,
             key_dim=mixer.key_dim,
-            adds_residual=True,
         )
     if isinstance(mixer, GatedAttention):
         return _attention_handle(before, mixer.attention, mixer.wg, to_native)
@@ -90,5 +89,4 @@ def _attention_handle(
         q_norm=(attention.q_norm, attention.norm_eps),
         k_norm=(attention.k_norm, attention.norm_eps),
         gate=None if gate is None else to_native(gate),
-        adds_residual=True,
     )
