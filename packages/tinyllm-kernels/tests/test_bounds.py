@@ -74,9 +74,11 @@ def norm_of(width: int) -> tuple[mx.array, float]:
     return mx.ones(width), 1e-6
 
 
-def attention_only(native: ModuleType) -> object:
-    """A group of one layer without its feed-forward half."""
-    return native.layer_group([attention_weights(native)], [])
+def one_layer(native: ModuleType) -> object:
+    """A group of one layer."""
+    square = weight(normal((WIDTH, WIDTH), seed=4) / 8)
+    mlp = native.mlp_handle(norm_of(WIDTH), square, square, square, adds_residual=True)
+    return native.layer_group([(attention_weights(native), mlp)])
 
 
 def attention_weights(native: ModuleType) -> object:
@@ -97,7 +99,7 @@ def test_slots_outside_of_the_pages_are_not_written(native: ModuleType, slot: in
     before = [normal((3, HEADS, PAGE, DIM), seed=seed) for seed in (2, 3)]
     where = (integers(0)[None], integers(0, 2), integers(2), integers(0, 1), integers(1, slot))
     x = normal((1, 2, WIDTH), seed=1)
-    _, *after = native.paged_layers(x, attention_only(native), before, (0, 0), where, 0)
+    _, *after = native.paged_layers(x, one_layer(native), before, (0, 0), where, 0)
     for old, new in zip(before, after, strict=True):
         changed = (old != new).any(axis=(1, 3)).flatten()
         assert changed.tolist() == [n == 1 for n in range(3 * PAGE)]
@@ -112,11 +114,11 @@ def test_tokens_beyond_the_end_of_a_cache_are_refused(
     stores = [mx.zeros((1, 2, HEADS, 8, DIM))]  # keys and values
     x = mx.zeros((1, length, WIDTH))
     with pytest.raises(ValueError, match=f"{complaint}: expected capacity in the caches"):
-        native.layers(x, attention_only(native), stores, offset)
+        native.layers(x, one_layer(native), stores, offset)
 
 
 def test_arrays_of_a_pass_that_are_too_short_are_refused(native: ModuleType) -> None:
-    group, x = attention_only(native), mx.zeros((1, 2, WIDTH))
+    group, x = one_layer(native), mx.zeros((1, 2, WIDTH))
     stores = [mx.zeros((3, HEADS, PAGE, DIM)) for _ in range(2)]
     right = (integers(0)[None], integers(0, 2), integers(2), integers(0, 1), integers(1, 2))
     for i in range(1, 5):

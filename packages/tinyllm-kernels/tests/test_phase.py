@@ -273,9 +273,8 @@ def test_layers(
     phase: str,
     make_handle: Callable[[ModuleType, mx.Dtype, tuple[str, int, int] | None], object],
 ) -> None:
-    group = native.layer_group(
-        [attention_weights(native, dtype, form)] * 2, [make_handle(native, dtype, form)] * 2
-    )
+    halves = attention_weights(native, dtype, form), make_handle(native, dtype, form)
+    group = native.layer_group([halves] * 2)
     x = normal((1, ROWS, WIDTH), dtype, seed=1)
 
     def outputs(edges: list[int]) -> list[mx.array]:
@@ -303,9 +302,8 @@ def test_paged_layers(
     width: int | None,
     phase: str,
 ) -> None:
-    group = native.layer_group(
-        [attention_weights(native, dtype, form)] * 2, [mlp(native, dtype, form)] * 2
-    )
+    halves = attention_weights(native, dtype, form), mlp(native, dtype, form)
+    group = native.layer_group([halves] * 2)
     page_format = (0, 0) if width is None else (32, width)
     x = normal((1, ROWS, WIDTH), dtype, seed=1)
     pages = -(-ROWS // PAGE)

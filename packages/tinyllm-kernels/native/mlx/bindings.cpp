@@ -80,19 +80,18 @@ using FeedForwardObject = PythonHandle<tinyllm::FeedForward>;
 using LoanObject = PythonHandle<tinyllm::Loan>;
 using LayerGroupObject = PythonHandle<const std::vector<tinyllm::LayerHandle>>;
 
-// Pairs the halves of layers. The last layer may lack its feed-forward half.
-LayerGroupObject layer_group(
-    const std::vector<std::variant<AttentionObject, DeltaNetObject>>& mixers,
-    const std::vector<FeedForwardObject>& feed_forward) {
+using Halves = std::tuple<std::variant<AttentionObject, DeltaNetObject>, FeedForwardObject>;
+
+LayerGroupObject layer_group(const std::vector<Halves>& halves) {
   std::vector<tinyllm::LayerHandle> layers;
-  for (size_t i = 0; i < mixers.size(); ++i) {
+  for (const auto& [mixer, feed_forward] : halves) {
     tinyllm::LayerHandle& layer = layers.emplace_back();
-    if (const auto* attention = std::get_if<AttentionObject>(&mixers[i])) {
+    if (const auto* attention = std::get_if<AttentionObject>(&mixer)) {
       layer.attention = attention->handle;
     } else {
-      layer.delta_net = std::get<DeltaNetObject>(mixers[i]).handle;
+      layer.delta_net = std::get<DeltaNetObject>(mixer).handle;
     }
-    if (i < feed_forward.size()) layer.feed_forward = feed_forward[i].handle;
+    layer.feed_forward = feed_forward.handle;
   }
   return {std::make_shared<const std::vector<tinyllm::LayerHandle>>(std::move(layers))};
 }
@@ -185,7 +184,7 @@ NB_MODULE(_cpu, m) {
       },
       "x"_a, "handle"_a, "positions"_a, "phase"_a.none() = nb::none());
   nb::class_<LayerGroupObject>(m, "LayerGroup");
-  m.def("layer_group", &layer_group, "mixers"_a, "feed_forward"_a);
+  m.def("layer_group", &layer_group, "halves"_a);
   m.def(
       "layers",
       [](const array& x, const LayerGroupObject& group, const std::vector<array>& caches,

@@ -129,7 +129,7 @@ class DeltaNetHandle {
 struct LayerHandle {
   std::shared_ptr<AttentionHandle> attention;  // or null
   std::shared_ptr<DeltaNetHandle> delta_net;   // in the place of attention, or null
-  std::shared_ptr<FeedForward> feed_forward;   // or null for the first half alone
+  std::shared_ptr<FeedForward> feed_forward;
 };
 
 // Consecutive layers, shared by all primitives that compute them.

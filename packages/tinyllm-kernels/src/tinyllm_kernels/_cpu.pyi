@@ -65,7 +65,7 @@ class LayerGroup:
     """The handles of consecutive layers, which one primitive computes."""
 
 def layer_group(
-    mixers: list[AttentionHandle | DeltaNetHandle], feed_forward: list[FeedForwardHandle]
+    halves: list[tuple[AttentionHandle | DeltaNetHandle, FeedForwardHandle]],
 ) -> LayerGroup: ...
 def mlp_handle(
     norm: NativeNorm, gate: NativeWeight, up: NativeWeight, down: NativeWeight, adds_residual: bool

@@ -59,9 +59,8 @@ def make_groups(
     for start in range(first, stop, size):
         span = slice(start, min(start + size, stop))
         own = [handle for handle in handles[span] if handle is not None]
-        feed_forward = [each.feed_forward for each in own if each.feed_forward is not None]
-        group = native.layer_group([each.mixer for each in own], feed_forward)
-        groups.append(LayerGroup(group, span, own))
+        halves = [(each.mixer, each.feed_forward) for each in own if each.feed_forward is not None]
+        groups.append(LayerGroup(native.layer_group(halves), span, own))
     return groups
 
 
