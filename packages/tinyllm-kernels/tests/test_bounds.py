@@ -89,8 +89,8 @@ def attention_weights(native: ModuleType) -> object:
         *(q, k, v, o),
         head_dim=DIM,
         rope=(mx.ones(DIM // 2), False, 1.0),
-        q_norm=(None, 0.0),
-        k_norm=(None, 0.0),
+        q_norm=None,
+        k_norm=None,
     )
 
 

@@ -112,15 +112,9 @@ void run_projections(const KernelTable& kernels, const ProjectTask& t) {
   const auto padded = [&](int64_t columns) {
     return row_stride(kernels, t.type, t.phase, columns);
   };
-  const void* x = t.x;
-  int64_t x_stride = width;
-  Aligned<char> normalized;
-  if (t.norm.weight) {
-    x_stride = padded(width);
-    normalized = normalize(kernels, t.norm, t.x, rows, width, t.type, x_stride);
-    x = normalized.get();
-  }
-  Operand operand(kernels, x, t.type, rows, width, t.phase, x_stride);
+  const int64_t x_stride = padded(width);
+  const auto normalized = normalize(kernels, t.norm, t.x, rows, width, t.type, x_stride);
+  Operand operand(kernels, normalized.get(), t.type, rows, width, t.phase, x_stride);
   const int64_t q_stride = padded(t.q.rows), k_stride = padded(t.k.rows);
   const int64_t v_stride = padded(t.v.rows);
   // The product writes queries to their output if its rows have the same gaps. They are then

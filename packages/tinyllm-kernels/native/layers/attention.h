@@ -31,7 +31,8 @@ struct ProjectTask {
   const void* x;  // B L E
   int64_t batch, length;
   Phase phase;
-  Norm norm, q_norm, k_norm;
+  Norm norm;
+  Norm q_norm, k_norm;  // without a weight if heads are not normalized
   Weights q, k, v;
   const void* q_bias;  // all three biases may be null
   const void* k_bias;

@@ -6,7 +6,7 @@
 
 namespace tinyllm {
 
-// RMSNorm with its weight. A null weight stands for no norm.
+// RMSNorm with its weight.
 struct Norm {
   const void* weight;
   float eps;

@@ -54,12 +54,8 @@ Weights Experts::operator[](int64_t expert) const {
 void run_moe(const KernelTable& kernels, const MoeTask& t) {
   const int width = t.router.columns, hidden = t.gate.first.rows;
   const int64_t size = size_of(t.type), sorted_count = t.rows * t.experts_per_token;
-  const char* x = static_cast<const char*>(t.x);
-  Aligned<char> normalized;
-  if (t.norm.weight) {
-    normalized = normalize(kernels, t.norm, t.x, t.rows, width, t.type, width);
-    x = normalized.get();
-  }
+  const auto normalized = normalize(kernels, t.norm, t.x, t.rows, width, t.type, width);
+  const char* x = normalized.get();
   const Routing routing(kernels, t, x);
 
   // All experts of a single token share one operand, so nothing is gathered.

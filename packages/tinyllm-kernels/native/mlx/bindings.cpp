@@ -30,7 +30,8 @@ using OptionalArray = std::optional<array>;
 using Weight = std::tuple<array, OptionalArray, OptionalArray, int, int, std::string, int, bool>;
 using OptionalWeight = std::optional<Weight>;
 using Projection = std::tuple<Weight, OptionalArray>;
-using Norm = std::tuple<OptionalArray, float>;
+using Norm = std::tuple<array, float>;
+using OptionalNorm = std::optional<Norm>;
 using Rope = std::tuple<array, bool, float>;
 using PageFormat = std::tuple<int, int>;  // group size and bits
 using PageTable = std::tuple<array, array, array, array, array>;
@@ -53,6 +54,10 @@ tinyllm::ProjectionArrays projection(const Projection& p) {
 }
 
 tinyllm::NormArrays norm(const Norm& n) { return {std::get<0>(n), std::get<1>(n)}; }
+
+std::optional<tinyllm::NormArrays> optional_norm(const OptionalNorm& n) {
+  return n ? std::optional(norm(*n)) : std::nullopt;
+}
 
 tinyllm::RopeArrays rope(const Rope& r) { return {std::get<0>(r), std::get<1>(r), std::get<2>(r)}; }
 
@@ -151,14 +156,14 @@ NB_MODULE(_cpu, m) {
           "__init__",
           [](AttentionObject* self, const Norm& n, const Projection& q, const Projection& k,
              const Projection& v, const Projection& o, int head_dim, const Rope& r,
-             const Norm& q_norm, const Norm& k_norm, const OptionalWeight& gate) {
+             const OptionalNorm& q_norm, const OptionalNorm& k_norm, const OptionalWeight& gate) {
             nb::gil_scoped_release release;
             new (self) AttentionObject{std::make_shared<tinyllm::AttentionHandle>(
                 norm(n), projection(q), projection(k), projection(v), projection(o), head_dim,
-                rope(r), norm(q_norm), norm(k_norm), optional_weight(gate))};
+                rope(r), optional_norm(q_norm), optional_norm(k_norm), optional_weight(gate))};
           },
-          "norm"_a, "q"_a, "k"_a, "v"_a, "o"_a, "head_dim"_a, "rope"_a, "q_norm"_a, "k_norm"_a,
-          "gate"_a.none() = nb::none());
+          "norm"_a, "q"_a, "k"_a, "v"_a, "o"_a, "head_dim"_a, "rope"_a, "q_norm"_a.none(),
+          "k_norm"_a.none(), "gate"_a.none() = nb::none());
   nb::class_<DeltaNetObject>(m, "DeltaNetHandle")
       .def(
           "__init__",

@@ -10,7 +10,7 @@ namespace mx = mlx::core;
 DeltaNetHandle::DeltaNetHandle(const NormArrays& norm, const DeltaNetArrays& weights, int key_heads,
                                int key_dim) {
   const int width = weights.o.w.shape(-2);
-  task_.norm = {arrays_.keep(norm.weight), norm.eps};
+  task_.norm = arrays_.keep(norm);
   task_.qkv = arrays_.keep(weights.qkv, width);
   task_.z = arrays_.keep(weights.z, width);
   task_.a = arrays_.keep(weights.a, width);

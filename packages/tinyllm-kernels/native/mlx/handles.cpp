@@ -30,6 +30,10 @@ Weights EvaluatedArrays::keep(const WeightArrays& arrays, int columns) {
   return w;
 }
 
+Norm EvaluatedArrays::keep(const std::optional<NormArrays>& norm) {
+  return norm ? Norm{keep(norm->weight), norm->eps} : Norm{};
+}
+
 namespace {
 
 // Returns a copy of an MlpTask or MoeTask with its rows set.
@@ -52,8 +56,8 @@ int64_t bytes_per_matrix(const std::optional<mx::array>& stack) {
 MlpHandle::MlpHandle(const NormArrays& norm, const WeightArrays& gate, const WeightArrays& up,
                      const WeightArrays& down, bool adds_residual)
     : adds_residual_(adds_residual) {
-  task_.norm = {arrays_.keep(norm.weight), norm.eps};
-  task_.gate = arrays_.keep(gate, norm.weight.value().shape(0));
+  task_.norm = arrays_.keep(norm);
+  task_.gate = arrays_.keep(gate, norm.weight.shape(0));
   task_.up = arrays_.keep(up, task_.gate.columns);
   task_.down = arrays_.keep(down, task_.gate.rows);
 }
@@ -73,7 +77,7 @@ MoeHandle::MoeHandle(const NormArrays& norm, const WeightArrays& router, const W
         "experts_per_token: expected from 1 to the number of experts, got " +
         std::to_string(experts_per_token));
   }
-  task_.norm = {arrays_.keep(norm.weight), norm.eps};
+  task_.norm = arrays_.keep(norm);
   task_.router = arrays_.keep(router, width);
   task_.gate = keep(gate, width);
   task_.up = keep(up, width);
@@ -94,12 +98,13 @@ Experts MoeHandle::keep(const WeightArrays& w, int columns) {
 AttentionHandle::AttentionHandle(const NormArrays& norm, const ProjectionArrays& q,
                                  const ProjectionArrays& k, const ProjectionArrays& v,
                                  const ProjectionArrays& o, int head_dim, const RopeArrays& rope,
-                                 const NormArrays& q_norm, const NormArrays& k_norm,
+                                 const std::optional<NormArrays>& q_norm,
+                                 const std::optional<NormArrays>& k_norm,
                                  const std::optional<WeightArrays>& gate) {
   const int width = o.weight.w.shape(-2);
-  projection_.norm = {arrays_.keep(norm.weight), norm.eps};
-  projection_.q_norm = {arrays_.keep(q_norm.weight), q_norm.eps};
-  projection_.k_norm = {arrays_.keep(k_norm.weight), k_norm.eps};
+  projection_.norm = arrays_.keep(norm);
+  projection_.q_norm = arrays_.keep(q_norm);
+  projection_.k_norm = arrays_.keep(k_norm);
   projection_.q = arrays_.keep(q.weight, width);
   projection_.k = arrays_.keep(k.weight, width);
   projection_.v = arrays_.keep(v.weight, width);

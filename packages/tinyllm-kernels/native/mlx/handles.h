@@ -16,6 +16,11 @@
 
 namespace tinyllm {
 
+struct NormArrays {
+  mlx::core::array weight;
+  float eps;
+};
+
 // Evaluated, contiguous arrays, kept alive for as long as this object lives.
 class EvaluatedArrays {
  public:
@@ -25,13 +30,11 @@ class EvaluatedArrays {
   // Returns a weight with `columns` columns.
   Weights keep(const WeightArrays& w, int columns);
 
+  // Returns a norm, or a norm without a weight if there is none.
+  Norm keep(const std::optional<NormArrays>& norm);
+
  private:
   std::vector<mlx::core::array> arrays_;
-};
-
-struct NormArrays {
-  std::optional<mlx::core::array> weight;  // none stands for no norm
-  float eps;
 };
 
 struct ProjectionArrays {
@@ -81,8 +84,8 @@ class AttentionHandle {
  public:
   AttentionHandle(const NormArrays& norm, const ProjectionArrays& q, const ProjectionArrays& k,
                   const ProjectionArrays& v, const ProjectionArrays& o, int head_dim,
-                  const RopeArrays& rope, const NormArrays& q_norm, const NormArrays& k_norm,
-                  const std::optional<WeightArrays>& gate);
+                  const RopeArrays& rope, const std::optional<NormArrays>& q_norm,
+                  const std::optional<NormArrays>& k_norm, const std::optional<WeightArrays>& gate);
 
   // The projections of x, without x, positions and outputs.
   const ProjectTask& projection() const { return projection_; }

@@ -13,8 +13,8 @@ if products may round the other operand to 8 bits."""
 NativeProjection = tuple[NativeWeight, mx.array | None]
 """A weight and its bias."""
 
-NativeNorm = tuple[mx.array | None, float]
-"""Weight and eps; no weight is no norm."""
+NativeNorm = tuple[mx.array, float]
+"""Weight and eps."""
 
 PageTableArrays = tuple[mx.array, mx.array, mx.array, mx.array, mx.array]
 """block_tables, cu_seqlens_q, seq_lens, positions and slot_mapping, all int32."""
@@ -37,8 +37,8 @@ class AttentionHandle:
         o: NativeProjection,
         head_dim: int,
         rope: tuple[mx.array, bool, float],
-        q_norm: NativeNorm,
-        k_norm: NativeNorm,
+        q_norm: NativeNorm | None,
+        k_norm: NativeNorm | None,
         gate: NativeWeight | None = None,
     ) -> None: ...
 

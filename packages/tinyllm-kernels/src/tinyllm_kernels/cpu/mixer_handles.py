@@ -73,7 +73,7 @@ def _attention_handle(
     gate: Weight | None,
     to_native: Callable[[Weight], NativeWeight],
 ) -> native.AttentionHandle:
-    rotary, biases = attention.rope, attention.biases
+    rotary, biases, eps = attention.rope, attention.biases, attention.norm_eps
     return native.AttentionHandle(
         norm,
         (to_native(attention.wq), biases.q),
@@ -86,7 +86,7 @@ def _attention_handle(
             rotary.traditional,
             magnitude(rotary.scaling),
         ),
-        q_norm=(attention.q_norm, attention.norm_eps),
-        k_norm=(attention.k_norm, attention.norm_eps),
+        q_norm=None if attention.q_norm is None else (attention.q_norm, eps),
+        k_norm=None if attention.k_norm is None else (attention.k_norm, eps),
         gate=None if gate is None else to_native(gate),
     )
