@@ -68,13 +68,19 @@ struct CopyValues {
   }
 };
 
-// Returns the keys, or values, of a sequence from its first token on. `added` are the rows of the
-// tokens from `offset` on.
-KeyValues::StridedRows whole_cache(const Heads& added, int64_t offset, Type type) {
-  KeyValues::StridedRows rows;
-  for (int i = 0; i < 3; ++i) rows.strides[i] = added.strides[i] * size_of(type);
-  rows.data = static_cast<const char*>(added.data) - offset * rows.strides[2];
-  return rows;
+// Returns the keys, or values, of a dense cache for reading.
+KeyValues readable(const Heads& cache, Type type) {
+  KeyValues kv;
+  kv.codes.data = static_cast<const char*>(cache.data);
+  for (int i = 0; i < 3; ++i) kv.codes.strides[i] = cache.strides[i] * size_of(type);
+  kv.type = type;
+  return kv;
+}
+
+// Returns the rows of a dense cache from token `offset` on.
+Heads rows_from(Heads cache, int64_t offset, Type type) {
+  cache.data = static_cast<char*>(cache.data) + offset * cache.strides[2] * size_of(type);
+  return cache;
 }
 
 // The gates of the heads of all tokens, or nothing.
@@ -140,23 +146,23 @@ void run_projections(const KernelTable& kernels, const ProjectTask& t) {
 }
 
 void run_attention_layer(const KernelTable& kernels, const AttentionLayerTask& t) {
-  const ProjectTask& in = t.projection;
+  ProjectTask in = t.projection;
   const int64_t tokens = in.batch * in.length, width = in.heads * in.dim;
   const int64_t stride = row_stride(kernels, in.type, in.phase, width);
   auto heads = aligned<char>(tokens * stride * size_of(in.type));
-  ProjectTask inputs = in;
   auto q = aligned<char>(tokens * stride * size_of(in.type));
-  inputs.to_q = {q.get(), {in.length * stride, in.dim, stride}};
-  const OutputGate gate(inputs);
-  run_projections(kernels, inputs);
+  in.to_q = {q.get(), {in.length * stride, in.dim, stride}};
+  in.to_k = rows_from(t.keys, t.offset, in.type);
+  in.to_v = rows_from(t.values, t.offset, in.type);
+  const OutputGate gate(in);
+  run_projections(kernels, in);
 
   AttentionTask attention;
   attention.q = q.get(), attention.y = heads.get();
-  attention.k.codes = whole_cache(in.to_k, t.offset, in.type);
-  attention.v.codes = whole_cache(in.to_v, t.offset, in.type);
-  attention.type = attention.k.type = attention.v.type = in.type;
+  attention.k = readable(t.keys, in.type), attention.v = readable(t.values, in.type);
+  attention.type = in.type;
   for (int i = 0; i < 3; ++i) {
-    attention.q_strides[i] = attention.y_strides[i] = inputs.to_q.strides[i];
+    attention.q_strides[i] = attention.y_strides[i] = in.to_q.strides[i];
   }
   attention.requests = in.batch, attention.length = in.length;
   attention.heads = in.heads, attention.kv_heads = in.kv_heads, attention.dim = in.dim;

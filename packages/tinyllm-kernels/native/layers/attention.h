@@ -47,12 +47,13 @@ struct ProjectTask {
   Type type;
 };
 
-// All three steps with a dense cache. `projection.to_k` and `to_v` point to the new tokens' rows in
-// the cache.
+// All three steps with a dense cache. The new keys and values are written to its rows from `offset`
+// on.
 struct AttentionLayerTask {
-  ProjectTask projection;
+  ProjectTask projection;  // its outputs are set by `run_attention_layer`
   Weights o;
   const void* o_bias;  // or null
+  Heads keys, values;  // of the cache, from its first token on
   int64_t offset;      // tokens in the cache before the new ones
   float scale;
   void* y;  // B L E

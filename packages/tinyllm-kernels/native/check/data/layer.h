@@ -34,9 +34,8 @@ struct Sequence {
     }
   }
 
-  Heads added(Array& cache) const {
-    char* first = cache.bytes.data() + int64_t{offset} * D * size_of(type);
-    return {first, {int64_t{Hkv} * capacity * D, int64_t{capacity} * D, D}};
+  Heads heads_of(Array& cache) const {
+    return {cache.bytes.data(), {int64_t{Hkv} * capacity * D, int64_t{capacity} * D, D}};
   }
 
   // The projections without their outputs.
@@ -55,7 +54,7 @@ struct Sequence {
   void compute(const KernelTable& kernels, Phase phase) {
     AttentionLayerTask task{};
     task.projection = projection(phase);
-    task.projection.to_k = added(keys), task.projection.to_v = added(values);
+    task.keys = heads_of(keys), task.values = heads_of(values);
     task.o = o.w, task.y = y.bytes.data();
     task.offset = offset, task.scale = 1 / std::sqrt(static_cast<float>(D));
     run_attention_layer(kernels, task);

@@ -109,9 +109,7 @@ class Layers : public CpuPrimitives {
                  auto task = layer.attention->task<AttentionLayerTask>(x, rows, type, phase);
                  task.projection.positions = {positions.data(), x.shape[1], true};
                  task.projection.rope_table = &rope_table;
-                 const NewRows rows_of_cache = new_rows((*caches)[cache_index[i]], offset, type);
-                 task.projection.to_k = rows_of_cache.keys;
-                 task.projection.to_v = rows_of_cache.values;
+                 set_cache((*caches)[cache_index[i]], task);
                  task.offset = offset;
                  task.y = to;
                  run_attention_layer(kernels, task);
@@ -123,19 +121,14 @@ class Layers : public CpuPrimitives {
   const char* name() const override { return "tinyllm::Layers"; }
 
  private:
-  struct NewRows {
-    Heads keys, values;
-  };
-
-  // The rows from token `offset` on of keys and values, `B 2 Hkv capacity D`.
-  static NewRows new_rows(const DonatedInput& cache, int64_t offset, Type type) {
-    const int64_t kv_heads = cache.shape()[2], capacity = cache.shape()[3], dim = cache.shape()[4];
-    const int64_t head_stride = capacity * dim, values = kv_heads * head_stride;
-    const auto rows_at = [&](char* data) {
-      return Heads{data, {2 * values, head_stride, dim}};
-    };
-    char* keys = cache.content() + offset * dim * size_of(type);
-    return {rows_at(keys), rows_at(keys + values * size_of(type))};
+  // Sets the keys and values of `task` to those of a cache `B 2 Hkv capacity D`.
+  static void set_cache(const DonatedInput& cache, AttentionLayerTask& task) {
+    const int64_t dim = cache.shape()[4], head_stride = cache.shape()[3] * dim;
+    const int64_t values = cache.shape()[2] * head_stride;  // numbers from the keys to the values
+    char* content = cache.content();
+    task.keys = {content, {2 * values, head_stride, dim}};
+    task.values = task.keys;
+    task.values.data = content + values * static_cast<int64_t>(cache.itemsize());
   }
 
   LayerGroup layers_;
