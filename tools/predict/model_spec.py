@@ -10,9 +10,8 @@ from tinyllm_bench.shapes import published_config
 from tinyllm_ops.quantization.tensor import AFFINE
 from tinyllm_qwen import QwenConfig
 from tinyllm_qwen.checkpoint.hub import resolve
-from tinyllm_qwen.checkpoint.schema import check_schema
+from tinyllm_qwen.checkpoint.schema import check_schema, expected_shapes
 from tinyllm_qwen.checkpoint.stored_tensor import find_tensors
-from tinyllm_qwen.checkpoint.weights import expected_shapes
 from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.partition.partition import Partition
 

@@ -17,7 +17,7 @@ from tinyllm_bench.settings import Settings
 from tinyllm_bench.shapes import published_config
 from tinyllm_ops import MLX
 from tinyllm_qwen import QwenConfig
-from tinyllm_qwen.checkpoint.weights import expected_shapes
+from tinyllm_qwen.checkpoint.schema import expected_shapes
 
 
 def sizes(config: QwenConfig, weight_format: WeightFormat) -> dict[str, int]:

@@ -23,7 +23,7 @@ from tinyllm_bench.settings import Settings
 from tinyllm_bench.shapes import published_config
 from tinyllm_ops import MLX
 from tinyllm_qwen import Qwen, QwenConfig
-from tinyllm_qwen.checkpoint.weights import expected_shapes
+from tinyllm_qwen.checkpoint.schema import expected_shapes
 
 PROMPT = [5, 200, 31, 7]
 needs_openvino = pytest.mark.skipif(

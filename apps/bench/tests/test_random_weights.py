@@ -11,7 +11,7 @@ from tinyllm_bench.settings import Settings
 from tinyllm_bench.shapes import published_config
 from tinyllm_ops import MLX, REFERENCE, QuantizedTensor
 from tinyllm_qwen import Qwen, QwenConfig
-from tinyllm_qwen.checkpoint.weights import expected_shapes
+from tinyllm_qwen.checkpoint.schema import expected_shapes
 
 FORMATS = [
     *((bits, 64, "affine") for bits in (2, 3, 4, 5, 6, 8)),

@@ -22,7 +22,7 @@ from tinyllm_bench.shapes import published_config
 from tinyllm_layers import SequenceCache
 from tinyllm_ops import MLX, REFERENCE, Phase
 from tinyllm_qwen import Qwen, QwenConfig
-from tinyllm_qwen.checkpoint.weights import expected_shapes
+from tinyllm_qwen.checkpoint.schema import expected_shapes
 
 PROMPT = [5, 900, 31, 7]
 

@@ -6,7 +6,7 @@ import pytest
 from tinyllm_bench.errors import UsageError
 from tinyllm_bench.shapes import SHAPES, published_config
 from tinyllm_qwen import QwenConfig
-from tinyllm_qwen.checkpoint.weights import expected_shapes
+from tinyllm_qwen.checkpoint.schema import expected_shapes
 
 
 @pytest.mark.parametrize(

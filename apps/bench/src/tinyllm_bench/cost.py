@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tinyllm_ops import Weight
 from tinyllm_qwen import QwenConfig
-from tinyllm_qwen.checkpoint.weights import expected_shapes
+from tinyllm_qwen.checkpoint.schema import expected_shapes
 
 _EMBEDDING = "embed_tokens.weight"
 _HEAD = "lm_head.weight"

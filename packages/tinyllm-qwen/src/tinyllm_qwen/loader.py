@@ -7,7 +7,8 @@ from tinyllm_layers import Backend, RankCommunicator
 from tinyllm_ops import REFERENCE, OpSet
 
 from tinyllm_qwen.checkpoint.hub import resolve
-from tinyllm_qwen.checkpoint.weights import Progress, load_part, load_weights
+from tinyllm_qwen.checkpoint.tensor_reader import Progress
+from tinyllm_qwen.checkpoint.weights import load_part, load_weights
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.model import Qwen

@@ -50,12 +50,12 @@ def test_random_mixtures_get_the_tokens_of_single_samplers(seed: int, dtype: mx.
         masks = [None if mask is None or not mask.any().item() else mask for mask in masks]
         tokens = choose(together, Candidates(None, logits), masks)
         expected = [
-            sampler(row, mask).token.item()
+            choose([sampler], Candidates(None, row[None]), [mask])[0]
             for sampler, row, mask in zip(alone, logits, masks, strict=True)
         ]
-        assert tokens.tolist() == expected
-        for sampler, token in zip(together, expected, strict=True):
-            sampler.advance(token)  # type: ignore[arg-type]
+        assert tokens.tolist() == mx.stack(expected).tolist()
+        for sampler, token in zip([*together, *alone], [*expected, *expected], strict=True):
+            sampler.advance(token)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 import numpy as np
 from tinyllm_ops import OpSet, QuantizedTensor, Weight
-from tinyllm_qwen.checkpoint.weights import expected_shapes
+from tinyllm_qwen.checkpoint.schema import expected_shapes
 
 from tinyllm_bench.cases.case import (
     OpCase,

@@ -10,8 +10,8 @@ from tinyllm_ops import QuantizedTensor, Weight
 from tinyllm_ops.quantization.tensor import AFFINE
 from tinyllm_qwen import QwenConfig
 from tinyllm_qwen.checkpoint.hub import resolve
-from tinyllm_qwen.checkpoint.schema import is_matrix
-from tinyllm_qwen.checkpoint.weights import expected_shapes, load_weights
+from tinyllm_qwen.checkpoint.schema import expected_shapes, is_matrix
+from tinyllm_qwen.checkpoint.weights import load_weights
 from tinyllm_qwen.config.json_object import read_json_object
 
 from tinyllm_bench.errors import UsageError

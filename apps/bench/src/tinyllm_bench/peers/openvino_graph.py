@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from tinyllm_qwen import QwenConfig
-from tinyllm_qwen.checkpoint.weights import expected_shapes
+from tinyllm_qwen.checkpoint.schema import expected_shapes
 
 from tinyllm_bench.errors import BenchError
 

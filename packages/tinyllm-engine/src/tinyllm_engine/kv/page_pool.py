@@ -72,11 +72,6 @@ class PagePool:
         limit = self._settings.prefix_cache_bytes
         return None if limit is None else limit // self.page_bytes
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all pages and slots."""
-        return sum(cache.nbytes for cache in self._all_caches)
-
     def renew(self) -> None:
         """Replace all pages and slots by new, empty ones.
 

@@ -6,12 +6,7 @@ import mlx.core as mx
 from tinyllm_ops import QuantizedTensor
 
 from tinyllm_qwen.checkpoint.joint_projections import split_projections
-from tinyllm_qwen.checkpoint.schema import (
-    FLOATING,
-    check_schema,
-    expected_shapes,
-    is_draft_head,
-)
+from tinyllm_qwen.checkpoint.schema import FLOATING, check_schema, is_draft_head
 from tinyllm_qwen.checkpoint.slice_reader import read_slices
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, find_tensors
 from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES, Progress, read_tensors
@@ -20,8 +15,6 @@ from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.partition.partition import Partition
 from tinyllm_qwen.partition.split import HEADS, Split
-
-__all__ = ["Progress", "Weights", "expected_shapes", "load_part", "load_weights"]
 
 Weights = dict[str, mx.array | QuantizedTensor]
 

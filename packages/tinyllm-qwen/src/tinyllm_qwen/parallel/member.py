@@ -13,7 +13,7 @@ from tinyllm_layers import Communicator, RankCommunicator
 from tinyllm_ops import REFERENCE, OpSet
 
 from tinyllm_qwen.checkpoint.hub import resolve
-from tinyllm_qwen.checkpoint.weights import Progress
+from tinyllm_qwen.checkpoint.tensor_reader import Progress
 from tinyllm_qwen.loader import load
 from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.parallel.control_channel import ControlChannel, LossCallback

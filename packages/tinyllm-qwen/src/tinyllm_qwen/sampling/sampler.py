@@ -82,22 +82,18 @@ class Sampler:
         # The key from which later keys are split, and the key of the next token.
         self._keys: UInt32[mx.array, "2 2"] = mx.random.split(mx.random.key(seed))
 
-    def __call__(
-        self, logits: Float[mx.array, "V"], allowed: Bool[mx.array, "V"] | None = None
-    ) -> Sample:
+    def __call__(self, logits: Float[mx.array, "V"]) -> Sample:
         """Choose the next token from the logits, and advance by the token.
 
         Args:
             logits: the logits of one position, of any floating dtype.
-            allowed: True for tokens to choose from; None allows all tokens. If `logit_bias` bans
-                all allowed tokens, one of them is still chosen.
 
         Raises:
             ValueError: if `logits` does not have the shape `V`.
         """
         if logits.shape != (self._vocab_size,):
             raise ValueError(f"logits: expected shape {(self._vocab_size,)}, got {logits.shape}")
-        token = choose([self], Candidates(None, logits[None]), [allowed])[0]
+        token = choose([self], Candidates(None, logits[None]))[0]
         self.advance(token)
         return with_logprobs(token, logits, self.params.top_logprobs, self.ops)
 
@@ -186,7 +182,7 @@ def choose(
         candidates: the logits `R V`, or the best tokens `R N`, where N is at least the
             `num_candidates` of every sampler.
         allowed: for each row, True for tokens to choose from, or None for all tokens. Masks need
-            logits.
+            logits. If `logit_bias` bans all allowed tokens, one of them is still chosen.
     """
     masks = [None] * len(samplers) if allowed is None else allowed
     adjusted = {
