@@ -127,7 +127,7 @@ class AsyncEngine:
 
         Any thread may call this.
         """
-        self._started.requests.limit_tokens(request)
+        self._started.request_factory.check(request)
 
     async def ended(self) -> None:
         """Wait until the engine computes no more steps: after `close`, `fail`, or a failure."""

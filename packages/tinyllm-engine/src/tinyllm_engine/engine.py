@@ -53,7 +53,7 @@ class Engine:
         tokenizer: the tokenizer of the model.
         settings: limits and options.
         grammars: the compiler of the requests' grammars.
-        requests: the checks of new requests, and their states. Any thread may use the checks.
+        request_factory: the checks of new requests, which any thread may use, and their states.
         failures: the number of failed steps since the last successful step.
     """
 
@@ -101,7 +101,7 @@ class Engine:
         self._budget = PrefillBudget(settings.step_seconds, settings.prefill_tokens)
         self.grammars = GrammarWorker(GrammarCompiler(tokenizer, model.config.vocab_size))
         weakref.finalize(self, self.grammars.close)
-        self.requests = RequestFactory(model, tokenizer, manager, self.grammars)
+        self.request_factory = RequestFactory(model, tokenizer, manager, self.grammars)
         self._lap_started = 0.0
         if settings.prefix_cache and settings.prefix_path is not None:
             self._prefixes.load(settings.prefix_path)
@@ -138,9 +138,9 @@ class Engine:
                 queue, its last request fails with this error instead.
         """
         self._recovery.restart_if_interrupted()
-        max_tokens = self.requests.limit_tokens(request)
+        self.request_factory.check(request)
         displaced = self._scheduler.displaced_by(request.tenant, self.settings.max_waiting)
-        handle = self.requests.make(request, self._counts.requests, max_tokens, grammar)
+        handle = self.request_factory.make(request, self._counts.requests, grammar)
         if displaced is not None:
             self._fail(displaced, EngineFullError(self._scheduler.waiting))
         self._counts.requests += 1

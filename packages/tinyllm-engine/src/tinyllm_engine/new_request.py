@@ -29,14 +29,14 @@ class RequestFactory:
         self._block_manager = block_manager
         self._grammars = grammars
 
-    def limit_tokens(self, request: Request) -> int:
-        """Return the most tokens that the engine generates for a request; 0 for an embedding.
+    def check(self, request: Request) -> None:
+        """Check that the engine can serve a request.
 
         Raises:
             RequestError: if the model cannot compute the prompt, or too few pages exist.
         """
-        config, length = self._model.config, len(request.prompt)
-        check_prompt(request.prompt, config)
+        length = len(request.prompt)
+        check_prompt(request.prompt, self._model.config)
         # An embedding too needs memory for one token more: if all its pages are in the prefix
         # cache, the last one is copied.
         most = self._block_manager.num_pages * self._block_manager.page_size - 1
@@ -45,9 +45,7 @@ class RequestFactory:
                 f"prompt: expected at most {most} tokens, the limit of the engine's pages, got "
                 f"{length}: shorten it, or give the engine more memory"
             )
-        max_tokens = min(request.max_tokens, config.context_length - length)
-        if request.embedding:
-            max_tokens = 0
+        max_tokens = self._max_tokens(request)
         needed = self._block_manager.pages_for(length + max_tokens)
         if needed > self._block_manager.num_pages:
             raise RequestError(
@@ -55,17 +53,13 @@ class RequestFactory:
                 f"engine has {self._block_manager.num_pages}: request fewer tokens, or give the "
                 "engine more memory"
             )
-        return max_tokens
 
-    def make(
-        self, request: Request, number: int, max_tokens: int, grammar: CompiledGrammar | None
-    ) -> RequestState:
+    def make(self, request: Request, number: int, grammar: CompiledGrammar | None) -> RequestState:
         """Make the state of a request, with its sampler and its grammar.
 
         Args:
-            request: the request.
+            request: the request, which was checked.
             number: the number of earlier requests.
-            max_tokens: the most tokens to generate; see `limit_tokens`.
             grammar: the compiled form of the request's grammar; None to compile it here.
 
         Raises:
@@ -80,10 +74,16 @@ class RequestFactory:
             return RequestState(
                 request,
                 number,
-                max_tokens,
+                self._max_tokens(request),
                 sampler,
                 OutputProcessor(self._tokenizer, request.stop, ignore_end=request.ignore_end),
                 None if grammar is None else grammar.constraint(),
             )
         except ValueError as error:
             raise RequestError(str(error)) from error
+
+    def _max_tokens(self, request: Request) -> int:
+        """Return the most tokens to generate; 0 for an embedding."""
+        if request.embedding:
+            return 0
+        return min(request.max_tokens, self._model.config.context_length - len(request.prompt))
