@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 from tinyllm_qwen.testing import hybrid_checkpoint
@@ -72,6 +73,19 @@ def test_a_restart_keeps_the_snapshots(model: Path, hybrid: Server, tmp_path: Pa
         (text,), cached = texts(second)
         assert text == expected
         assert cached >= 16
+
+
+def test_more_answers_than_states_and_places_of_the_queue_are_refused(model: Path) -> None:
+    memory = ("--page-size", "8", "--kv-cache-memory", "0.003", "--snapshot-memory", "0")
+    with Server("--model", str(model), *memory, "--max-waiting", "0") as server:
+        states = int(server.metric("recurrent_states"))
+        assert states < 32, "--max-num-seqs allows no more"
+        answers = [
+            httpx.post(f"{server.url}/v1/completions", json={"prompt": ["a"] * n, "max_tokens": 1})
+            for n in (states, states + 1)
+        ]
+        assert [answer.status_code for answer in answers] == [200, 400]
+        assert f"expected at most {states} answers" in answers[1].text
 
 
 def test_the_draft_head_changes_no_text(model: Path, hybrid: Server) -> None:

@@ -113,6 +113,11 @@ class AsyncEngine:
         return self._started.settings
 
     @property
+    def max_requests(self) -> int:
+        """The most requests that wait or run at a time."""
+        return self._started.max_requests
+
+    @property
     def stats(self) -> EngineStats:
         """The state of the engine and counts since it was made. A step may be in progress."""
         return self._started.stats

@@ -116,6 +116,11 @@ class Engine:
         return self._scheduler.has_requests or bool(self._unreturned)
 
     @property
+    def max_requests(self) -> int:
+        """The most requests that wait or run at a time."""
+        return self.settings.max_waiting + self._scheduler.max_running
+
+    @property
     def stats(self) -> EngineStats:
         """The state of the engine, and counts since it was made."""
         return collect_stats(self._scheduler, self._drafter, self._counts)

@@ -284,8 +284,7 @@ def _check_client_limits(
     if body.priority < -client.max_priority:
         message = f"priority: expected at least {-client.max_priority}, got {body.priority}"
         raise ApiError(400, message, param="priority")
-    settings = service.settings
-    answers, room = prompts * body.choices, settings.max_waiting + settings.max_num_seqs
+    answers, room = prompts * body.choices, service.engine.max_requests
     if answers > room:
         message = (
             f"n: expected at most {room} answers in one request, got {prompts} prompts with "
