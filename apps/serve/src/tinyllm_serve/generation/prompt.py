@@ -1,11 +1,12 @@
 """Prompts: the tokens of conversations and of texts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Literal
 
-from tinyllm_qwen import CheckpointError, TextTooLongError, Tokenizer
+from tinyllm_qwen import CheckpointError, TemplateError, TextTooLongError, Tokenizer
 from tinyllm_qwen.text.chat_prompt import ChatPrompt
 from tinyllm_qwen.text.reasoning import CLOSE, OPEN
 
@@ -26,14 +27,19 @@ class Prompt:
     Attributes:
         tokens: the prompt.
         opened: True if the prompt ends inside the reasoning.
-        thinks: True if the answer begins with reasoning.
         call_format: the format in which the model writes function calls.
     """
 
     tokens: list[int]
     opened: bool
-    thinks: bool
-    call_format: CallFormat = "json"
+    call_format: CallFormat
+    _has_switch: Callable[[], bool]
+
+    @cached_property
+    def thinks(self) -> bool:
+        """True if the answer begins with reasoning. May render the conversation once more."""
+        # A template that can switch reasoning off belongs to a model that reasons by default.
+        return self.opened or self._has_switch()
 
     @property
     def reasoning_close(self) -> str | None:
@@ -94,16 +100,33 @@ class Prompt:
         prompt = render(offered, thinking)
         with length_errors("messages"):
             tokens = prompt.encode(max_tokens)
-        if offered and prompt.marked == render(None, thinking).marked:
+        if (
+            offered
+            and not _shows_tools(tokenizer)
+            and prompt.marked == render(None, thinking).marked
+        ):
             raise ApiError(
                 400, "tools: expected none, this model's chat template ignores them", param="tools"
             )
-        opened = prompt.opens_reasoning
-        # A template that can switch reasoning off belongs to a model that reasons by default.
-        hybrid = thinking is not False and prompt.marked != render(offered, False).marked
+
+        def has_switch() -> bool:
+            return thinking is not False and prompt.marked != render(offered, False).marked
+
         template = tokenizer.chat_template
         xml = template is not None and template.mentions("<function=")
-        return cls(tokens, opened, opened or hybrid, "xml" if xml else "json")
+        return cls(tokens, prompt.opens_reasoning, "xml" if xml else "json", has_switch)
+
+
+@lru_cache(maxsize=1)
+def _shows_tools(tokenizer: Tokenizer) -> bool:
+    """Return True if the chat template shows a tool to the model, in a short conversation."""
+    turns = [{"role": "user", "content": "?"}]
+    tool = {"type": "function", "function": {"name": "f", "description": "?", "parameters": {}}}
+    try:
+        shown, hidden = (tokenizer.chat_prompt(turns, tools=tools) for tools in ([tool], None))
+    except (TemplateError, CheckpointError):  # the template asks for another conversation
+        return False
+    return shown.marked != hidden.marked
 
 
 def token_lists(given: TextOrTokens, tokenizer: Tokenizer, max_tokens: int) -> Iterator[list[int]]:
