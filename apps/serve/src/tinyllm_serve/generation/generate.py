@@ -42,6 +42,7 @@ class AnswerToken:
     Attributes:
         index: the answer's index in the response.
         parts: the parts of the answer that can be sent since this token.
+        output: the token as the engine has returned it.
         finish_reason: None before the last token.
         is_first: True for the first token of the answer.
     """
@@ -58,10 +59,16 @@ class Answer:
     """An answer in progress.
 
     Attributes:
+        request: the request to the engine.
+        parser: the parser of the text, which divides it into parts.
         index: the answer's index in the response.
         one_call: True to end the answer after its first function call.
         keeps_outputs: True to keep the outputs for their log-probabilities.
+        content: the text so far, without reasoning and calls.
+        reasoning: the reasoning so far.
+        calls: the function calls so far, of which the last may be incomplete.
         outputs: the outputs so far, if they are kept.
+        reasoning_tokens: the number of tokens of the reasoning so far.
         usage: token counts so far; None before the first token.
         finish_reason: None until the answer has ended.
     """
@@ -159,15 +166,7 @@ class Generation:
         keeps_outputs = logprobs is not None and not body.stream
         longest = sum(min(limit, service.max_model_len) for limit in limits) if keeps_outputs else 0
         scored = sum(map(len, prompts)) if prompt_logprobs else 0
-        kept = body.choices * (longest + scored) * (1 + (logprobs or 0))
-        if kept > MAX_KEPT_LOGPROBS:
-            limit_field = body.field_names.get("max_tokens", "max_tokens")
-            remedy = f"lower {limit_field}, or stream the response"
-            message = (
-                f"logprobs: expected at most {MAX_KEPT_LOGPROBS:,} of all tokens, "
-                f"got up to {kept:,}: {'send fewer prompts' if scored > longest else remedy}"
-            )
-            raise ApiError(400, message, param="logprobs")
+        _check_kept_logprobs(body, longest, scored, 1 + (logprobs or 0))
         group = token_hex(8)  # the answers take turns with other requests of the client
         self.answers: list[Answer] = []
         with renamed_fields(body.field_names):
@@ -291,6 +290,30 @@ def _check_client_limits(
             f"{body.choices} answers each: send several requests"
         )
         raise ApiError(400, message, param="n")
+
+
+def _check_kept_logprobs(body: SamplingFields, generated: int, scored: int, logprobs: int) -> None:
+    """Refuse a request whose log-probabilities would take too much memory.
+
+    Args:
+        body: the request.
+        generated: the most generated tokens to keep, of one answer to each prompt.
+        scored: the number of prompt tokens with log-probabilities.
+        logprobs: the number of log-probabilities of a token.
+
+    Raises:
+        ApiError: 400.
+    """
+    kept = body.choices * (generated + scored) * logprobs
+    if kept <= MAX_KEPT_LOGPROBS:
+        return
+    limit_field = body.field_names.get("max_tokens", "max_tokens")
+    remedy = f"lower {limit_field}, or stream the response"
+    message = (
+        f"logprobs: expected at most {MAX_KEPT_LOGPROBS:,} of all tokens, "
+        f"got up to {kept:,}: {'send fewer prompts' if scored > generated else remedy}"
+    )
+    raise ApiError(400, message, param="logprobs")
 
 
 def _merge(
