@@ -81,6 +81,15 @@ def test_a_body_with_two_lengths_is_refused(start: Start) -> None:
     assert exchange(start(), sent).startswith(b"HTTP/1.1 400")
 
 
+def test_a_long_method_is_shortened_in_the_answer_and_the_log(start: Start) -> None:
+    server = start()
+    head = b" /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    answer = exchange(server, b"A" * 15_000 + head)
+    assert answer.startswith(b"HTTP/1.1 405")
+    assert len(answer) < 1000
+    assert all(len(str(entry)) < 1000 for entry in server.log())
+
+
 def test_a_compressed_body_is_refused(start: Start) -> None:
     sent = gzip.compress(b'{"prompt": "a"}')
     answer = httpx.post(

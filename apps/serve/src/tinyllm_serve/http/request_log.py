@@ -38,7 +38,7 @@ class RequestLog:
         """Pass a request on, and watch its response."""
         identity = f"req-{token_hex(8)}"
         fields: LogFields = {}
-        method = scope["method"]
+        method = scope["method"][:40]  # a client may send 16,000 characters
         scope = {
             **scope,
             # uvicorn leaves out the body of the response to HEAD, by the method of its own scope.
