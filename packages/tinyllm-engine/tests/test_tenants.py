@@ -1,5 +1,6 @@
 """The division of time, seats and pages between tenants, tested without a model."""
 
+from collections.abc import Iterator
 from functools import cache
 from types import SimpleNamespace
 from typing import cast
@@ -144,6 +145,26 @@ def test_a_second_choice_of_the_same_step_changes_nothing() -> None:
         assert time.choose_throttled(weights) == first
         assert time._virtual == state
         time.charge_decode([chunk(tenant) for tenant in weights], 0.1 * len(weights))
+
+
+@pytest.mark.parametrize("call", range(1, 4))
+def test_an_interrupted_choice_can_be_repeated(call: int) -> None:
+    class Interrupted(dict[str, float]):
+        """Weights that are interrupted when they are read for the `call`-th time."""
+
+        count = 0
+
+        def __iter__(self) -> Iterator[str]:
+            self.count += 1
+            if self.count == call:
+                raise KeyboardInterrupt
+            return super().__iter__()
+
+    time = TenantTime()
+    time.choose_throttled({"a": 1.0})
+    with pytest.raises(KeyboardInterrupt):
+        time.choose_throttled(Interrupted({"b": 1.0}))
+    assert time.choose_throttled(EVEN | {"a": 1.0}) == set()
 
 
 def test_tenants_that_have_gone_are_forgotten() -> None:

@@ -83,12 +83,14 @@ class TenantTime:
         Args:
             weights: the weight of each tenant that has running requests.
         """
-        stayed = [self._virtual[tenant] for tenant in weights if tenant in self._served]
+        # The intersection, because Ctrl-C may have interrupted the last call.
+        served = self._served & self._virtual.keys()
+        stayed = [self._virtual[tenant] for tenant in weights if tenant in served]
         floor = min(stayed, default=0.0)
         if not stayed:
             self._virtual.clear()
         for tenant in weights:
-            if tenant not in self._served:
+            if tenant not in served:
                 self._virtual[tenant] = max(self._virtual.get(tenant, 0.0), floor)
         self._served = set(weights)
         # A tenant that has gone keeps its virtual time only as long as it is ahead.
