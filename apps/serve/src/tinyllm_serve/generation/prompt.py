@@ -10,6 +10,7 @@ from tinyllm_qwen import CheckpointError, TemplateError, TextTooLongError, Token
 from tinyllm_qwen.text.chat_prompt import ChatPrompt
 from tinyllm_qwen.text.reasoning import CLOSE, OPEN
 
+from tinyllm_serve.generation.system_messages import fold_later, join_leading
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.protocol.chat import TemplateVariables
 from tinyllm_serve.protocol.completions import TextOrTokens
@@ -64,6 +65,9 @@ class Prompt:
     ) -> "Prompt":
         """Render a conversation and its tools with the model's chat template, and tokenize them.
 
+        Leading system messages are joined. Later ones are moved into the messages beside them if
+        the template refuses them.
+
         Args:
             tokenizer: the model's tokenizer and template.
             messages: the conversation.
@@ -77,6 +81,7 @@ class Prompt:
             ApiError: 400 if the template ignores tools or cannot render the conversation within
                 its limits, or if the prompt has more than `max_tokens` tokens.
         """
+        messages = join_leading(messages)
         turns = [message.template_form for message in messages]
         offered = [tool.template_form for tool in tools] or None
 
@@ -97,7 +102,14 @@ class Prompt:
                 ) from error
 
         thinking = variables.enable_thinking
-        prompt = render(offered, thinking)
+        try:
+            prompt = render(offered, thinking)
+        except TemplateError:
+            folded = fold_later(messages)
+            if folded == messages:
+                raise
+            turns = [message.template_form for message in folded]
+            prompt = render(offered, thinking)
         with length_errors("messages"):
             tokens = prompt.encode(max_tokens)
         if (

@@ -1,7 +1,7 @@
 """Conversion of a request of POST /v1/responses to one of chat completions."""
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby, takewhile
+from itertools import groupby
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
@@ -51,19 +51,13 @@ def as_chat(body: ResponseRequest) -> ChatRequest:
 
 
 def _as_chat(body: ResponseRequest) -> ChatRequest:
-    items = [] if isinstance(body.input, str) else body.input
-    system = [*takewhile(_is_system, items)]
     messages: list[Message] = []
-    texts = [text_of(item.content) for item in system if isinstance(item, MessageItem)]
     if body.instructions is not None:
-        texts.insert(0, body.instructions)
-    if texts:
-        # One message, because many templates refuse a second system message.
-        content = "\n\n".join(filter(None, texts))
-        messages.append(SystemMessage(role="system", content=content))
+        messages.append(SystemMessage(role="system", content=body.instructions))
     if isinstance(body.input, str):
         messages.append(UserMessage(role="user", content=body.input))
-    messages += _messages(items[len(system) :])
+    else:
+        messages += _messages(body.input)
     tools = [
         Tool(type="function", function=Function(**tool.model_dump(exclude={"type"})))
         for tool in body.functions
@@ -95,11 +89,6 @@ def _messages(items: Sequence[InputItem]) -> list[Message]:
         else:
             messages += map(_message, group)
     return messages
-
-
-def _is_system(item: InputItem) -> bool:
-    """Return True for a message with instructions."""
-    return isinstance(item, MessageItem) and item.role in ("system", "developer")
 
 
 def _is_in_answer(item: InputItem) -> bool:
