@@ -78,22 +78,30 @@ def test_each_prompt_has_a_limit_of_its_own(small: Server, capacity: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "param"),
+    ("path", "body", "name"),
     [
-        (CHAT, {"messages": HELLO, "max_tokens": 1900}, "max_tokens"),
-        (CHAT, {"messages": HELLO, "max_completion_tokens": 1900}, "max_completion_tokens"),
-        (TEXT, {"prompt": "hello", "max_tokens": 1900}, "max_tokens"),
-        (RESPONSES, {"input": HELLO, "max_output_tokens": 1900}, "max_output_tokens"),
+        (CHAT, {"messages": HELLO, "max_tokens": 32_000}, "prompt_tokens"),
+        (RESPONSES, {"input": HELLO, "max_output_tokens": 32_000}, "input_tokens"),
+        (TEXT, {"prompt": "hello", "max_tokens": 32_000}, "prompt_tokens"),
     ],
 )
-def test_a_limit_that_does_not_fit_is_refused(
-    small: Server, path: str, body: dict[str, Any], param: str
+def test_a_limit_beyond_the_pages_fills_them(
+    small: Server, capacity: int, path: str, body: dict[str, Any], name: str
 ) -> None:
-    answer = post(small, path, **body)
-    assert answer.status_code == 400
-    error = answer.json()["error"]
-    assert error["param"] == param
-    assert error["message"].startswith(f"{param}: ")
+    answer = post(small, path, **body, structured_outputs=DIGITS)
+    assert answer.status_code == 200, answer.text
+    usage = answer.json()["usage"]
+    assert usage["total_tokens"] == capacity
+    assert usage[name] < capacity
+    assert "length" in answer.text or "max_output_tokens" in answer.text
+
+
+def test_all_choices_fill_the_pages(small: Server, capacity: int) -> None:
+    fields = {"n": 3, "max_tokens": 32_000, "temperature": 1, "structured_outputs": DIGITS}
+    answer = post(small, CHAT, messages=HELLO, **fields).json()
+    assert [choice["finish_reason"] for choice in answer["choices"]] == ["length"] * 3
+    usage = answer["usage"]
+    assert usage["completion_tokens"] == 3 * (capacity - usage["prompt_tokens"])
 
 
 @pytest.mark.parametrize("param", ["max_tokens", "max_completion_tokens"])

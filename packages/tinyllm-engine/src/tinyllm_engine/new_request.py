@@ -33,25 +33,17 @@ class RequestFactory:
         """Check that the engine can serve a request.
 
         Raises:
-            RequestError: if the model cannot compute the prompt, or too few pages exist.
+            RequestError: if the model cannot compute the prompt, or the pages cannot hold
+                it and one token more.
         """
-        length = len(request.prompt)
+        length, capacity = len(request.prompt), self._capacity
         check_prompt(request.prompt, self._model.config)
         # An embedding too needs memory for one token more: if all its pages are in the prefix
         # cache, the last one is copied.
-        most = self._block_manager.num_pages * self._block_manager.page_size - 1
-        if length > most:
+        if length > capacity - 1:
             raise PromptTooLongError(
-                f"prompt: expected at most {most} tokens, the limit of the engine's pages, got "
-                f"{length}: shorten it, or give the engine more memory"
-            )
-        max_tokens = self._max_tokens(request)
-        needed = self._block_manager.pages_for(length + max_tokens)
-        if needed > self._block_manager.num_pages:
-            raise RequestError(
-                f"max_tokens: {length} prompt and {max_tokens} new tokens need {needed} pages, the "
-                f"engine has {self._block_manager.num_pages}: request fewer tokens, or give the "
-                "engine more memory"
+                f"prompt: expected at most {capacity - 1} tokens, the limit of the engine's pages, "
+                f"got {length}: shorten it, or give the engine more memory"
             )
 
     def make(self, request: Request, number: int, grammar: CompiledGrammar | None) -> RequestState:
@@ -82,8 +74,14 @@ class RequestFactory:
         except ValueError as error:
             raise RequestError(str(error)) from error
 
+    @property
+    def _capacity(self) -> int:
+        """The number of tokens that all pages hold."""
+        return self._block_manager.num_pages * self._block_manager.page_size
+
     def _max_tokens(self, request: Request) -> int:
         """Return the most tokens to generate; 0 for an embedding."""
         if request.embedding:
             return 0
-        return min(request.max_tokens, self._model.config.context_length - len(request.prompt))
+        most = min(self._model.config.context_length, self._capacity)
+        return min(request.max_tokens, most - len(request.prompt))

@@ -8,9 +8,9 @@ from typing import Literal
 RequestFinishReason = Literal["stop", "length", "cancelled", "error"]
 """The reason why a request has ended.
 
-"stop": the text reached an end token or a stop string. "length": it reached `max_tokens` or the end
-of the model's context. "cancelled": the caller cancelled the request. "error": see
-`RequestState.error`.
+"stop": the text reached an end token or a stop string. "length": it reached `max_tokens`, the end
+of the model's context, or that of the pages. "cancelled": the caller cancelled the request.
+"error": see `RequestState.error`.
 """
 
 

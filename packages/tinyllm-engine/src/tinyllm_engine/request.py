@@ -36,8 +36,9 @@ class Request:
 
     Attributes:
         prompt: token ids.
-        max_tokens: the most tokens to generate. The context of the model may end earlier. 0 is
-            allowed with `prompt_logprobs`, for a request that only scores its prompt.
+        max_tokens: the most tokens to generate. The context of the model, or the pages of the
+            engine, may end earlier. 0 is allowed with `prompt_logprobs`, for a request that only
+            scores its prompt.
         sampling: the sampling parameters; greedy by default.
         stop: strings at which the text ends. The output does not contain them.
         priority: requests of one tenant with lower numbers run first, but cannot starve requests
@@ -140,7 +141,7 @@ class RequestState:
     Attributes:
         request: the request.
         arrival: the number of requests that were added before this request.
-        max_tokens: the most tokens to generate, within the context of the model; 0 for an
+        max_tokens: the most tokens to generate, within the context and the pages; 0 for an
             embedding.
         sampler: the sampler, advanced to the last token in `tokens`.
         output_processor: the converter of tokens to text.

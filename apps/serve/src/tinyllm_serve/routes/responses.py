@@ -30,7 +30,6 @@ from tinyllm_serve.service import Service
 
 CHAT_FIELDS = {
     "max_completion_tokens": "max_output_tokens",
-    "max_tokens": "max_output_tokens",
     "messages": "input",
     "response_format": "text.format",
 }
