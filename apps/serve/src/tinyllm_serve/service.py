@@ -191,12 +191,14 @@ class Service(ServedModel):
         except MemorySettingError as error:
             raise _memory_error(error, settings) from error
         self.page_tokens = engine.stats.pages_total * settings.page_size
-        if self.page_tokens < min(settings.max_tokens, model.config.context_length):
+        context, limit = model.config.context_length, settings.max_tokens
+        if self.page_tokens < min(limit or context, context):
             _log.warning(
-                "the pages hold %d tokens, and --max-tokens is %d: answers may end earlier, unless "
+                "the pages hold %d tokens, and %s is %d: answers may end earlier, unless "
                 "--kv-cache-memory is larger",
                 self.page_tokens,
-                settings.max_tokens,
+                "--max-tokens" if limit else "the model's context",
+                limit or context,
             )
         return engine
 

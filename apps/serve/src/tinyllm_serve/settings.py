@@ -110,8 +110,10 @@ class Settings:
         list[str] | None, option("NAME", "Further name of this server in Host; may be repeated.")
     ] = None
     max_tokens: Annotated[
-        int, option("N", "Tokens of an answer, if the request gives no number."), Range(1)
-    ] = 4096
+        int | None,
+        option("N", "Tokens of an answer, by default. [default: the rest of the context]"),
+        Range(1),
+    ] = None
     max_body: Annotated[int, option("BYTES", "Longest request body."), Range(1000)] = 10_000_000
     max_body_memory: Annotated[
         int,

@@ -131,7 +131,7 @@ class Generation:
         make_parser: Callable[[], Parser],
         *,
         max_tokens: int | None,
-        default_tokens: int,
+        default_tokens: int | None,
         grammar: Grammar | None,
         logprobs: int | None,
         prompt_logprobs: bool = False,
@@ -140,7 +140,8 @@ class Generation:
         """Prepare `body.choices` answers to each prompt.
 
         `max_tokens` is the limit in the request. Without it an answer has at most `default_tokens`,
-        or fewer if the pages hold fewer beside its prompt.
+        or fewer if the context or the pages hold fewer beside its prompt. With neither number its
+        log-probabilities may be the limit.
 
         `logprobs` is the number of likeliest tokens to report, or None for no log-probabilities.
         With `prompt_logprobs` the first output of an answer has those of its prompt too. With
@@ -156,14 +157,17 @@ class Generation:
         self._client = client = client_of(request)
         _check_client_limits(service, body, len(prompts), client)
         self._log["priority"] = body.priority or None
+        # A stream reports log-probabilities with each token, and need not keep them.
+        keeps_outputs = logprobs is not None and not body.stream
+        if default_tokens is None:
+            kept = body.choices * (1 + (logprobs or 0)) if keeps_outputs else 0
+            default_tokens = MAX_KEPT_LOGPROBS // kept if kept else service.max_model_len
         limits = [
             max(1, min(default_tokens, service.max_model_len - len(prompt)))
             if max_tokens is None
             else max_tokens
             for prompt in prompts
         ]
-        # A stream reports log-probabilities with each token, and need not keep them.
-        keeps_outputs = logprobs is not None and not body.stream
         longest = sum(min(limit, service.max_model_len) for limit in limits) if keeps_outputs else 0
         scored = sum(map(len, prompts)) if prompt_logprobs else 0
         _check_kept_logprobs(body, longest, scored, 1 + (logprobs or 0))
