@@ -1,11 +1,13 @@
 """The memory for keys and values limits answers, and is checked at the start."""
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from openai import APIError, OpenAI
 from tinyllm_qwen.testing import hybrid_checkpoint
 from tinyllm_serve.errors import ServeError
 from tinyllm_serve.service import Service
@@ -129,6 +131,28 @@ def test_a_prompt_that_does_not_fit_is_named(
     error = answer.json()["error"]
     assert (error["param"], error["code"]) == (param, "context_length_exceeded")
     assert error["message"].startswith(f"{param}: expected at most {capacity - 1} tokens, ")
+
+
+@pytest.mark.parametrize("words", [1, 20])
+def test_a_stream_of_responses_has_the_error_of_a_long_prompt(small: Server, words: int) -> None:
+    """Codex compacts a conversation only after this event: the status 400 would end its turn."""
+    body = {"input": LONG * words, "stream": True}
+    answer = post(small, RESPONSES, **body)
+    assert answer.status_code == 200
+    lines = [line for line in answer.text.splitlines() if line.startswith("data: ")]
+    events = [json.loads(line[6:]) for line in lines]
+    kinds = ["response.created", "response.in_progress", "error", "response.failed"]
+    assert [event["type"] for event in events] == kinds
+    assert [event["sequence_number"] for event in events] == [0, 1, 2, 3]
+    failed = events[-1]["response"]
+    assert (failed["status"], failed["usage"]) == ("failed", None)
+    assert failed["error"]["code"] == "context_length_exceeded"
+    assert failed["error"]["message"].startswith("input: ")
+    with OpenAI(base_url=f"{small.url}/v1", api_key="none", max_retries=0) as client:
+        stream = client.responses.create(model="pico", input=LONG * words, stream=True)
+        with pytest.raises(APIError) as caught:
+            list(stream)
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "input")
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from openai.types.responses import ResponseErrorEvent
 from tinyllm_serve.application import make_application
 from tinyllm_serve.service import Service
 from tinyllm_serve.settings import Settings
@@ -187,7 +188,13 @@ def test_a_second_signal_or_the_timeout_ends_running_requests(
 ) -> None:
     drain = "60" if again else "0.5"
     server = start("--model", str(endless), *ENDLESS, "--timeout-graceful-shutdown", drain)
-    with asking(server, stream=True) as connection:
+    body = {"input": HELLO, "stream": True}
+    with (
+        asking(server, stream=True) as connection,
+        httpx.stream("POST", f"{server.url}/v1/responses", json=body) as response,
+    ):
+        lines = response.iter_lines()
+        assert next(lines) == "event: response.created"
         read_until(connection, b"data: ", 3)
         start_time = time.monotonic()
         os.kill(server.process.pid, signal.SIGTERM)
@@ -196,6 +203,15 @@ def test_a_second_signal_or_the_timeout_ends_running_requests(
             os.kill(server.process.pid, signal.SIGTERM)
         assert server.wait() == 0
         assert time.monotonic() - start_time < 20
+        if not again:
+            events = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
+            numbers = [event["sequence_number"] for event in events]
+            assert numbers == list(range(len(events)))
+            error, failed = events[-2:]
+            assert ResponseErrorEvent.model_validate(error).code == "unavailable"
+            assert error["error"]["message"] == failed["response"]["error"]["message"]
+            assert (failed["type"], failed["response"]["status"]) == ("response.failed", "failed")
+            assert failed["response"]["error"]["code"] == "unavailable"
 
 
 def test_two_hundred_streams_at_once(pico: Server) -> None:

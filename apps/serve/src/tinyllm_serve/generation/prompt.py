@@ -11,7 +11,7 @@ from tinyllm_qwen.text.chat_prompt import ChatPrompt
 from tinyllm_qwen.text.reasoning import CLOSE, OPEN
 
 from tinyllm_serve.generation.system_messages import fold_later, join_leading
-from tinyllm_serve.http.errors import ApiError
+from tinyllm_serve.http.errors import TOO_LONG, ApiError
 from tinyllm_serve.protocol.chat import TemplateVariables
 from tinyllm_serve.protocol.completions import TextOrTokens
 from tinyllm_serve.protocol.messages import Message
@@ -174,4 +174,4 @@ def length_errors(field: str) -> Iterator[None]:
         yield
     except TextTooLongError as error:
         message = f"{field}: {error}"
-        raise ApiError(400, message, param=field, code="context_length_exceeded") from error
+        raise ApiError(400, message, param=field, code=TOO_LONG) from error

@@ -25,6 +25,9 @@ from tinyllm_serve.http.json_text import JsonObject, JsonText
 RETRY_AFTER_UNAVAILABLE = 5
 """Seconds after which a client may retry: the time in which a server or a replica restarts."""
 
+TOO_LONG = "context_length_exceeded"
+"""OpenAI's code for prompts that are too long. Clients then shorten the conversation."""
+
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 _CODES = {
     "missing": "missing_parameter",
@@ -74,12 +77,16 @@ class ApiError(Exception):
         return self.message
 
     @property
-    def body(self) -> JsonObject:
-        """The body of the response, as JSON values."""
+    def detail(self) -> ErrorDetail:
+        """The fields of the error."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"
         kind = _TYPES.get(self.status, kind)
-        detail = ErrorDetail(message=self.message, type=kind, param=self.param, code=self.code)
-        return ErrorBody(error=detail).model_dump()
+        return ErrorDetail(message=self.message, type=kind, param=self.param, code=self.code)
+
+    @property
+    def body(self) -> JsonObject:
+        """The body of the response, as JSON values."""
+        return ErrorBody(error=self.detail).model_dump()
 
     @property
     def response(self) -> JSONResponse:
@@ -132,10 +139,7 @@ def as_api_error(error: Exception) -> ApiError:
         case TemplateError():
             known = ApiError(400, str(error), param="messages")
         case PromptTooLongError():
-            # OpenAI's code. Clients check for it, and then shorten the conversation.
-            known = ApiError(
-                400, str(error), param=_field(str(error)), code="context_length_exceeded"
-            )
+            known = ApiError(400, str(error), param=_field(str(error)), code=TOO_LONG)
         case RequestError():
             known = ApiError(400, str(error), param=_field(str(error)))
         case RequestValidationError():

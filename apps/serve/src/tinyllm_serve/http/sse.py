@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 
 from starlette.responses import Response
@@ -26,19 +26,25 @@ class EventStream(Response):
 
     The status is sent with the first event, or after a silence of `keep_alive` seconds, whichever
     comes first. An error before the status is sent becomes a response with its own status. A later
-    error becomes an event in OpenAI's shape. After each `keep_alive` seconds of silence, a comment
-    is sent. A library's response would send the status at once, and comments also beside events.
+    error becomes the last events. After each `keep_alive` seconds of silence, a comment is sent. A
+    library's response would send the status at once, and comments also beside events.
 
     Attributes:
         events: the source of the events; always closed at the end.
         keep_alive: the seconds of silence before a comment.
         named: True to send each event's "type" as its name, as /v1/responses does.
+        failure: returns the last events of a stream that has failed after its status was sent.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, events: AsyncGenerator[JsonObject, None], keep_alive: float, *, named: bool = False
+        self,
+        events: AsyncGenerator[JsonObject, None],
+        keep_alive: float,
+        *,
+        named: bool = False,
+        failure: Callable[[ApiError], Iterable[JsonObject]] | None = None,
     ) -> None:
         """Prepare to send."""
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
@@ -46,6 +52,7 @@ class EventStream(Response):
         self.events = events
         self.keep_alive = keep_alive
         self.named = named
+        self.failure = failure or (lambda error: [error.body])
         self._started = False
         self._last_sent = 0.0
         self._lock = asyncio.Lock()
@@ -76,9 +83,9 @@ class EventStream(Response):
             known = as_api_error(error)
             if known.code == "internal_error":
                 _log.error("a stream has failed", exc_info=error)
-            await self._send(send, error_event(known, named=self.named), last=True)
+            await self._send(send, last_bytes(self.failure(known), named=self.named), last=True)
         else:
-            await self._send(send, _end(named=self.named), last=True)
+            await self._send(send, last_bytes([], named=self.named), last=True)
 
     async def _send_comments(self, send: Send) -> None:
         """Send a comment in each silence."""
@@ -101,13 +108,20 @@ class EventStream(Response):
             self._last_sent = time.monotonic()
 
 
-def error_event(error: ApiError, *, named: bool) -> bytes:
-    """Return the last bytes of a stream that has failed after its status was sent."""
-    return _encode(error.body, named=named) + _end(named=named)
+def error_event(error: ApiError) -> JsonObject:
+    """Return the event of an error in a stream of /v1/responses.
+
+    OpenAI's server sends the error as an object, and OpenAI's reference shows its fields beside
+    "type". Clients read either form, so that this event has both.
+    """
+    fields = error.detail.model_dump()
+    return {**fields, "type": "error", "error": fields}
 
 
-def _end(*, named: bool) -> bytes:
-    return b"" if named else b"data: [DONE]\n\n"
+def last_bytes(events: Iterable[JsonObject], *, named: bool) -> bytes:
+    """Return the bytes of the last events of a stream, and of its end."""
+    end = b"" if named else b"data: [DONE]\n\n"
+    return b"".join(_encode(event, named=named) for event in events) + end
 
 
 def _encode(event: JsonObject, *, named: bool) -> bytes:

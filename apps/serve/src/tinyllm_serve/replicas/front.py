@@ -17,7 +17,7 @@ from tinyllm_serve.http.body_limit import release_body
 from tinyllm_serve.http.disconnect import cancel, disconnected
 from tinyllm_serve.http.errors import RETRY_AFTER_UNAVAILABLE, ApiError
 from tinyllm_serve.http.pace import Pacer
-from tinyllm_serve.http.sse import error_event
+from tinyllm_serve.http.sse import error_event, last_bytes
 from tinyllm_serve.json_log import log_event
 from tinyllm_serve.replicas.cluster import deploy, join_cluster, stop_cluster
 from tinyllm_serve.replicas.exchange import ReplicaRequest, RequestSummary
@@ -119,7 +119,8 @@ class Front:
             kind = Headers(raw=start["headers"]).get("content-type", "")
             if not kind.startswith("text/event-stream"):
                 raise  # a partial response cannot report an error, so the connection is closed
-            end = error_event(_as_api_error(error), named=request.path == "/v1/responses")
+            known, named = _as_api_error(error), request.path == "/v1/responses"
+            end = last_bytes([error_event(known) if named else known.body], named=named)
             await send({"type": "http.response.body", "body": end, "more_body": False})
 
 

@@ -1,7 +1,7 @@
 """POST /v1/responses."""
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from functools import cached_property
 from secrets import token_hex
@@ -15,10 +15,11 @@ from tinyllm_serve.generation.threads import run_in_thread
 from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
 from tinyllm_serve.http.disconnect import while_connected
-from tinyllm_serve.http.errors import renamed_fields
+from tinyllm_serve.http.errors import TOO_LONG, ApiError, renamed_fields
 from tinyllm_serve.http.json_text import JsonObject, JsonText
 from tinyllm_serve.http.request_log import log_fields
-from tinyllm_serve.http.sse import STREAM_RESPONSE, EventStream
+from tinyllm_serve.http.sse import STREAM_RESPONSE, EventStream, error_event
+from tinyllm_serve.protocol.base import UsageBody
 from tinyllm_serve.protocol.output_format import TextFormat
 from tinyllm_serve.protocol.responses import ResponseBody, ResponseRequest
 from tinyllm_serve.protocol.tools import NamedFunction
@@ -53,72 +54,112 @@ async def responses(body: ResponseRequest, request: Request, service: ModelServi
     log = log_fields(request)
     log["user"] = body.end_user
     log["tools_left_out"] = len(body.hosted) or None
-    with renamed_fields(CHAT_FIELDS):
-        chat = await run_in_thread(service.pacer, client_of(request), as_chat, body)
-        generation = await start_chat(service, chat, request)
-    response = ModelResponse(service, body, generation)
+    response = ModelResponse(service, body)
+    try:
+        with renamed_fields(CHAT_FIELDS):
+            chat = await run_in_thread(service.pacer, client_of(request), as_chat, body)
+            generation = await start_chat(service, chat, request)
+    except ApiError as error:
+        if not body.stream or error.code != TOO_LONG:
+            raise
+        events = response.refused(error)
+    else:
+        events = response.events(generation)
     if body.stream:
-        return EventStream(response.events(), service.settings.sse_keep_alive, named=True)
-    return JsonText(await while_connected(request, response.last()))
+        keep_alive = service.settings.sse_keep_alive
+        return EventStream(events, keep_alive, named=True, failure=response.failure)
+    return JsonText(await while_connected(request, _last(events)))
+
+
+async def _last(source: AsyncGenerator[JsonObject, None]) -> JsonObject:
+    """Return the complete response, which the last event has."""
+    response: object = None
+    async with aclosing(source) as events:
+        async for event in events:
+            response = event.get("response")
+    assert isinstance(response, dict)
+    return response
 
 
 class ModelResponse:
     """Converts an answer to OpenAI's events. The last event has the whole response.
 
-    Call either `events` or `last`, once.
+    Call either `events` or `refused`, once.
     """
 
-    def __init__(self, service: Service, body: ResponseRequest, generation: Generation) -> None:
-        """Prepare the events of a generation."""
+    def __init__(self, service: Service, body: ResponseRequest) -> None:
+        """Prepare the events of a response."""
         self._service = service
         self._body = body
-        self._generation = generation
         self._items = OutputItems(encoded=bool(body.include))
         self._id = f"resp_{token_hex(12)}"
         self._created = int(time.time())
+        self._number = 0
 
-    async def events(self) -> AsyncGenerator[JsonObject, None]:
-        """Yield the events of a stream, numbered."""
-        number = 0
-
-        def numbered(event: JsonObject) -> JsonObject:
-            nonlocal number
-            number += 1
-            return {**event, "sequence_number": number - 1}
-
-        with renamed_fields(CHAT_FIELDS):
-            async with aclosing(self._generation.tokens()) as tokens:
-                async for token in tokens:
-                    if token.is_first:
-                        start = self._body_of("in_progress")
-                        for kind in ("created", "in_progress"):
-                            yield numbered({"type": f"response.{kind}", "response": start})
-                    for part in token.parts:
-                        for event in self._items.add(part):
-                            yield numbered(event)
-        status = self._status
+    async def events(self, generation: Generation) -> AsyncGenerator[JsonObject, None]:
+        """Yield the events of a generation."""
+        try:
+            with renamed_fields(CHAT_FIELDS):
+                async with aclosing(generation.tokens()) as tokens:
+                    async for token in tokens:
+                        if token.is_first:
+                            for event in self._start():
+                                yield event
+                        for part in token.parts:
+                            for event in self._items.add(part):
+                                yield self._numbered(event)
+        except ApiError as error:
+            if self._number or error.code != TOO_LONG:
+                raise
+            async for event in self.refused(error):
+                yield event
+        is_cut = generation.answers[0].finish_reason == "length"
+        status = "incomplete" if is_cut else "completed"
         for event in self._items.close(status):
-            yield numbered(event)
-        yield numbered({"type": f"response.{status}", "response": self._body_of(status)})
+            yield self._numbered(event)
+        yield self._response(status, generation.usage)
 
-    async def last(self) -> JsonObject:
-        """Return the complete response."""
-        async with aclosing(self.events()) as events:
-            async for _ in events:
-                pass
-        return self._body_of(self._status)
+    async def refused(self, error: ApiError) -> AsyncGenerator[JsonObject, None]:
+        """Yield the events before the error of a prompt that is too long.
 
-    @property
-    def _status(self) -> str:
-        """The status of the complete response."""
-        reason = self._generation.answers[0].finish_reason
-        return "incomplete" if reason == "length" else "completed"
+        OpenAI's server sends the error in a stream, and Codex compacts a conversation only after
+        such an error.
+        """
+        for event in self._start():
+            yield event
+        raise error
 
-    def _body_of(self, status: str) -> JsonObject:
+    def failure(self, error: ApiError) -> Iterator[JsonObject]:
+        """Yield the last events of a stream that has failed."""
+        if not self._number:  # comments alone were sent
+            yield from self._start()
+        yield self._numbered(error_event(error))
+        yield self._response("failed", error=error)
+
+    def _start(self) -> Iterator[JsonObject]:
+        """Yield the first events."""
+        start = self._body_of("in_progress")
+        for kind in ("created", "in_progress"):
+            yield self._numbered({"type": f"response.{kind}", "response": start})
+
+    def _response(
+        self, status: str, usage: UsageBody | None = None, error: ApiError | None = None
+    ) -> JsonObject:
+        """Return the last event."""
+        body = self._body_of(status, usage, error)
+        return self._numbered({"type": f"response.{status}", "response": body})
+
+    def _numbered(self, event: JsonObject) -> JsonObject:
+        """Return an event with its number in the stream."""
+        self._number += 1
+        return {**event, "sequence_number": self._number - 1}
+
+    def _body_of(
+        self, status: str, counts: UsageBody | None = None, error: ApiError | None = None
+    ) -> JsonObject:
         """Return the response with a status."""
         body, usage = self._body, None
-        if status != "in_progress":
-            counts = self._generation.usage
+        if counts is not None:
             usage = {
                 "input_tokens": counts.prompt_tokens,
                 # A token enters the cache at no charge, so that none counts as written.
@@ -140,7 +181,7 @@ class ModelResponse:
             "model": self._service.name,
             "output": list(self._items.bodies),
             "usage": usage,
-            "error": None,
+            "error": error and {"code": error.code or error.detail.type, "message": error.message},
             "incomplete_details": reason,
             **self._repeated,
             "metadata": body.metadata or {},
