@@ -8,6 +8,7 @@ import httpx
 import pytest
 from openai.types.responses import ToolParam
 from tinyllm_serve.generation.system_messages import join_leading
+from tinyllm_serve.protocol.chat import ChatRequest
 from tinyllm_serve.protocol.responses import ResponseRequest
 from tinyllm_serve.protocol.tools import HostedKind
 from tinyllm_serve.routes.responses_input import as_chat
@@ -39,6 +40,40 @@ def test_leading_instructions_are_one_system_message() -> None:
     assert (first.role, second.role) == ("system", "user")
     texts = [part["text"] for item in CODEX["input"][:2] for part in item["content"]]
     assert first.content == f"Be brief.\n\n{texts[0]}\n\n{texts[1]}{texts[2]}"
+
+
+DATA = "data:image/png;base64,AA"
+SEEN = {"type": "input_image", "image_url": DATA, "detail": "high"}
+SHOWN = {"type": "image_url", "image_url": {"url": DATA, "detail": "auto"}}
+ASKED = {"role": "user", "content": "#think"}
+
+
+def viewed(*parts: dict[str, Any]) -> list[dict[str, Any]]:
+    """The items of a call of `view_image` that returned parts."""
+    call = {"type": "function_call", "call_id": "c", "name": "view_image", "arguments": "{}"}
+    return [call, {"type": "function_call_output", "call_id": "c", "output": list(parts)}, ASKED]
+
+
+def test_images_in_results_are_left_out(strict: Server) -> None:
+    """`view_image` returns them, and Codex sends its result again with each turn."""
+    body = {"input": viewed(SEEN, {"type": "input_text", "text": "b"}, SEEN)}
+    (_, result, _) = as_chat(ResponseRequest.model_validate(body)).messages
+    left_out = "[image left out: the model reads text alone]"
+    assert result.content == f"{left_out}b{left_out}"
+    assert post(strict, body).json()["status"] == "completed"
+    strict.wait_for("request", path="/v1/responses", images_left_out=2)
+    chat = {"messages": [{"role": "tool", "tool_call_id": "c", "content": [SHOWN]}, ASKED]}
+    (turn, _) = ChatRequest.model_validate(chat).messages
+    assert turn.template_form["content"] == left_out
+    answer = httpx.post(f"{strict.url}/v1/chat/completions", json=chat)
+    assert answer.json()["choices"][0]["message"]["content"] == "It is so."
+    strict.wait_for("request", path="/v1/chat/completions", images_left_out=1)
+
+
+def test_other_parts_of_results_are_refused(strict: Server) -> None:
+    error = post(strict, {"input": viewed({"type": "input_file"})}).json()["error"]
+    assert error["param"] == "input.1.output.0.type"
+    assert "text alone" in error["message"]
 
 
 @pytest.mark.parametrize("kind", get_args(HostedKind))

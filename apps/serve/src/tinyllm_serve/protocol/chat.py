@@ -16,7 +16,12 @@ from tinyllm_serve.protocol.base import (
     expect,
     is_null,
 )
-from tinyllm_serve.protocol.messages import CalledFunction, Message
+from tinyllm_serve.protocol.messages import (
+    CalledFunction,
+    Message,
+    ToolMessage,
+    count_images,
+)
 from tinyllm_serve.protocol.neutral import NeutralPrompt
 from tinyllm_serve.protocol.sampling import SamplingFields
 from tinyllm_serve.protocol.tools import NamedTool, Tool, ToolMode
@@ -122,6 +127,12 @@ class ChatRequest(ClientFields, SamplingFields, NeutralPrompt):
         """The request's names of the fields that the engine names differently, for errors."""
         limit = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
         return {"prompt": "messages", "max_tokens": limit}
+
+    @property
+    def images_left_out(self) -> int:
+        """The number of images in results of calls, which the model does not see."""
+        results = (each.content for each in self.messages if isinstance(each, ToolMessage))
+        return count_images(results)
 
     @property
     def offered_tools(self) -> list[Tool]:

@@ -1,7 +1,7 @@
 """The messages of a conversation, in OpenAI's form."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
@@ -44,7 +44,31 @@ class TextPart(Text):
     cache_control: CacheControl | None = Field(default=None, exclude=True)
 
 
+class LeftOutImage(Strict):
+    """An image in the result of a function call.
+
+    Agents offer functions that return images to every model. To refuse the result would end the
+    conversation, because it is sent again with each later turn.
+    """
+
+    @property
+    def text(self) -> str:
+        """The text in place of the image."""
+        return "[image left out: the model reads text alone]"
+
+
+class ImagePart(LeftOutImage):
+    """An image, in the form of chat completions."""
+
+    type: Literal["image_url"]
+    image_url: dict[str, str] = Field(exclude=True)
+
+
 MessageContent = str | Annotated[ListOf[TextPart], Field(min_length=1, max_length=MAX_ITEMS)]
+
+ResultContent = (
+    str | Annotated[ListOf[TextPart | ImagePart], Field(min_length=1, max_length=MAX_ITEMS)]
+)
 
 
 class CalledFunction(Strict):
@@ -93,7 +117,7 @@ class PastToolCall(Strict):
 class _Turn(Strict):
     """A message of any role. Each role narrows the content."""
 
-    content: MessageContent | None
+    content: MessageContent | ResultContent | None
     type: Literal["text"] | None = Field(
         default=None, exclude=True, description="Ignored: lm-evaluation-harness sends it."
     )
@@ -161,7 +185,7 @@ class ToolMessage(_Turn):
     """The result of a function call."""
 
     role: Literal["tool"]
-    content: MessageContent
+    content: ResultContent
     tool_call_id: SmallName
     name: SmallName | None = None
 
@@ -171,6 +195,16 @@ Message = Annotated[
 ]
 
 
-def text_of(content: str | Sequence[Text]) -> str:
+def text_of(content: str | Sequence[Text | LeftOutImage]) -> str:
     """Return the content of a message as one text."""
     return content if isinstance(content, str) else "".join(part.text for part in content)
+
+
+def count_images(contents: Iterable[str | Sequence[Text | LeftOutImage]]) -> int:
+    """Return the number of images that are left out of results."""
+    return sum(
+        isinstance(part, LeftOutImage)
+        for content in contents
+        if not isinstance(content, str)
+        for part in content
+    )

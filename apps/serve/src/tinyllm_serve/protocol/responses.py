@@ -18,7 +18,14 @@ from tinyllm_serve.protocol.base import (
     expect,
 )
 from tinyllm_serve.protocol.chat import Effort
-from tinyllm_serve.protocol.messages import TEXT_ALONE, Parsed, Text, text_of
+from tinyllm_serve.protocol.messages import (
+    TEXT_ALONE,
+    LeftOutImage,
+    Parsed,
+    Text,
+    count_images,
+    text_of,
+)
 from tinyllm_serve.protocol.output_format import (
     JsonObjectFormat,
     NamedSchema,
@@ -39,6 +46,15 @@ class TextContent(Text):
     logprobs: list[object] | None = Field(default=None, max_length=MAX_ITEMS)
     parsed: object = Parsed
     cache_control: CacheControl | None = Field(default=None, exclude=True)
+
+
+class ImageContent(LeftOutImage):
+    """An image, in the form of responses."""
+
+    type: Literal["input_image"]
+    image_url: str | None = Field(default=None, exclude=True)
+    file_id: str | None = Field(default=None, exclude=True)
+    detail: SmallName | None = Field(default=None, exclude=True)
 
 
 Content = str | Annotated[ListOf[TextContent], Field(min_length=1, max_length=MAX_ITEMS)]
@@ -126,7 +142,10 @@ class CallOutputItem(_Item):
 
     type: Literal["function_call_output"]
     call_id: SmallName
-    output: Content
+    output: (
+        str
+        | Annotated[ListOf[TextContent | ImageContent], Field(min_length=1, max_length=MAX_ITEMS)]
+    )
 
 
 def _type(item: object) -> str:
@@ -247,6 +266,12 @@ class ResponseRequest(ClientFields, GenerationFields):
     def hosted(self) -> list[HostedTool]:
         """The tools that this server cannot offer."""
         return [tool for tool in self.tools or [] if isinstance(tool, HostedTool)]
+
+    @property
+    def images_left_out(self) -> int:
+        """The number of images in results of calls, which the model does not see."""
+        items = [] if isinstance(self.input, str) else self.input
+        return count_images(item.output for item in items if isinstance(item, CallOutputItem))
 
     @model_validator(mode="after")
     def _check_tools(self) -> "ResponseRequest":

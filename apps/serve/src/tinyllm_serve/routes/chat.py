@@ -50,7 +50,9 @@ router = APIRouter(tags=["chat"], route_class=BodyRoute)
 @router.post("/v1/chat/completions", response_model=ChatResponse, responses=STREAM_RESPONSE)
 async def chat_completions(body: ChatRequest, request: Request, service: ModelService) -> Response:
     """Continue a conversation. With `stream` the response is server-sent events."""
-    log_fields(request)["user"] = body.end_user
+    log = log_fields(request)
+    log["user"] = body.end_user
+    log["images_left_out"] = body.images_left_out or None
     generation = await start_chat(service, body, request)
     completion = ChatCompletion(service, body, generation)
     if body.stream:

@@ -54,6 +54,7 @@ async def responses(body: ResponseRequest, request: Request, service: ModelServi
     log = log_fields(request)
     log["user"] = body.end_user
     log["tools_left_out"] = len(body.hosted) or None
+    log["images_left_out"] = body.images_left_out or None
     response = ModelResponse(service, body)
     try:
         with renamed_fields(CHAT_FIELDS):
