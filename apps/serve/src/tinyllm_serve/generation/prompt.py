@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from secrets import token_hex
 from typing import Literal
 
 from tinyllm_qwen import CheckpointError, TemplateError, TextTooLongError, Tokenizer
@@ -14,7 +15,7 @@ from tinyllm_serve.generation.system_messages import fold_later, join_leading
 from tinyllm_serve.http.errors import TOO_LONG, ApiError
 from tinyllm_serve.protocol.chat import TemplateVariables
 from tinyllm_serve.protocol.completions import TextOrTokens
-from tinyllm_serve.protocol.messages import Message
+from tinyllm_serve.protocol.messages import AssistantMessage, Message, text_of
 from tinyllm_serve.protocol.tools import Tool
 
 CallFormat = Literal["json", "xml"]
@@ -61,6 +62,7 @@ class Prompt:
         variables: TemplateVariables,
         *,
         max_tokens: int,
+        continues: bool = False,
         allow_special_tokens: bool = False,
     ) -> "Prompt":
         """Render a conversation and its tools with the model's chat template, and tokenize them.
@@ -74,6 +76,7 @@ class Prompt:
             tools: the functions that the template shows to the model.
             variables: variables of the template.
             max_tokens: the most tokens of the prompt.
+            continues: True to end the prompt with the text of the last message.
             allow_special_tokens: True to encode control tokens in messages as such.
 
         Raises:
@@ -82,15 +85,25 @@ class Prompt:
                 its limits, or if the prompt has more than `max_tokens` tokens.
         """
         messages = join_leading(messages)
-        turns = [message.template_form for message in messages]
+        # Templates add text after a message. The mark shows where the text of the last one ends.
+        final, mark = _final_text(messages) if continues else None, token_hex(16)
+
+        def template_forms(messages: Sequence[Message]) -> list[dict[str, object]]:
+            forms = [message.template_form for message in messages]
+            if final is not None:
+                forms[-1]["content"] = final + mark
+            return forms
+
+        turns = template_forms(messages)
         offered = [tool.template_form for tool in tools] or None
 
         def render(tools: list[dict[str, object]] | None, thinking: bool | None) -> ChatPrompt:
             try:
-                return tokenizer.chat_prompt(
+                prompt = tokenizer.chat_prompt(
                     turns,
                     {**variables.extra, "enable_thinking": thinking},
                     tools=tools,
+                    add_generation_prompt=final is None,
                     allow_special_tokens=allow_special_tokens,
                 )
             except CheckpointError as error:
@@ -100,6 +113,7 @@ class Prompt:
                     "limits: send fewer or shorter messages",
                     param="messages",
                 ) from error
+            return prompt if final is None else prompt.before(mark)
 
         thinking = variables.enable_thinking
         try:
@@ -108,7 +122,7 @@ class Prompt:
             folded = fold_later(messages)
             if folded == messages:
                 raise
-            turns = [message.template_form for message in folded]
+            turns = template_forms(folded)
             prompt = render(offered, thinking)
         with length_errors("messages"):
             tokens = prompt.encode(max_tokens)
@@ -122,11 +136,18 @@ class Prompt:
             )
 
         def has_switch() -> bool:
-            return thinking is not False and prompt.marked != render(offered, False).marked
+            return (
+                final is None
+                and thinking is not False
+                and prompt.marked != render(offered, False).marked
+            )
 
         template = tokenizer.chat_template
         xml = template is not None and template.mentions("<function=")
-        return cls(tokens, prompt.opens_reasoning, "xml" if xml else "json", has_switch)
+        opened = prompt.opens_reasoning
+        if final is not None:
+            opened = final.rfind(OPEN) > final.rfind(CLOSE)
+        return cls(tokens, opened, "xml" if xml else "json", has_switch)
 
 
 @lru_cache(maxsize=1)
@@ -139,6 +160,22 @@ def _shows_tools(tokenizer: Tokenizer) -> bool:
     except (TemplateError, CheckpointError):  # the template asks for another conversation
         return False
     return shown.marked != hidden.marked
+
+
+def _final_text(messages: Sequence[Message]) -> str:
+    """Return the text of the last message, for the answer to continue.
+
+    Raises:
+        ApiError: 400 if the last message is no text of the assistant, or has calls.
+    """
+    last = messages[-1]
+    if isinstance(last, AssistantMessage) and last.content and not last.tool_calls:
+        return text_of(last.content)
+    message = (
+        "continue_final_message: expected a last message of the assistant, with text and without "
+        "calls: leave the field out"
+    )
+    raise ApiError(400, message, param="continue_final_message")
 
 
 def token_lists(given: TextOrTokens, tokenizer: Tokenizer, max_tokens: int) -> Iterator[list[int]]:

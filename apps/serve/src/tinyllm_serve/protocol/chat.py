@@ -12,6 +12,7 @@ from tinyllm_serve.protocol.base import (
     ClientFields,
     CompletionFields,
     ListOf,
+    Strict,
     UsageBody,
     expect,
     is_null,
@@ -22,7 +23,6 @@ from tinyllm_serve.protocol.messages import (
     ToolMessage,
     count_images,
 )
-from tinyllm_serve.protocol.neutral import NeutralPrompt
 from tinyllm_serve.protocol.sampling import SamplingFields
 from tinyllm_serve.protocol.tools import NamedTool, Tool, ToolMode
 
@@ -64,7 +64,25 @@ class TemplateVariables(BaseModel):
         return dict(self.model_extra or {})
 
 
-class ChatRequest(ClientFields, SamplingFields, NeutralPrompt):
+class PromptEnd(Strict):
+    """Fields of vLLM that choose the end of a conversation's prompt."""
+
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = Field(
+        default=None, description="true: the answer continues the text of the last message."
+    )
+
+    @model_validator(mode="after")
+    def _check_prompt_end(self) -> "PromptEnd":
+        if self.add_generation_prompt is bool(self.continue_final_message):
+            raise ValueError(
+                "add_generation_prompt: expected the opposite of continue_final_message, got "
+                f"{str(self.add_generation_prompt).lower()}: leave it out"
+            )
+        return self
+
+
+class ChatRequest(ClientFields, SamplingFields, PromptEnd):
     """A conversation for the model to continue."""
 
     messages: ListOf[Message] = Field(min_length=1, max_length=MAX_ITEMS)

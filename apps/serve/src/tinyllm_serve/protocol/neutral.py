@@ -26,16 +26,3 @@ class NeutralSampling(Strict):
         Field(ge=1, le=1),
         expect("expected 1: this server has no beam search, which alone uses it"),
     ] = None
-
-
-class NeutralPrompt(Strict):
-    """Neutral values of fields that choose the end of a conversation's prompt."""
-
-    add_generation_prompt: Annotated[
-        Literal[True] | None,
-        expect("expected true: a prompt ends where the template opens the answer"),
-    ] = None
-    continue_final_message: Annotated[
-        Literal[False] | None,
-        expect("expected false: to continue a text, send it to /v1/completions"),
-    ] = None

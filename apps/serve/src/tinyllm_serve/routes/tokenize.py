@@ -19,10 +19,9 @@ from tinyllm_serve.protocol.base import (
     Strict,
     expect,
 )
-from tinyllm_serve.protocol.chat import TemplateVariables
+from tinyllm_serve.protocol.chat import PromptEnd, TemplateVariables
 from tinyllm_serve.protocol.completions import TokenId
 from tinyllm_serve.protocol.messages import Message
-from tinyllm_serve.protocol.neutral import NeutralPrompt
 from tinyllm_serve.protocol.tools import Tool
 from tinyllm_serve.routes.dependencies import ModelService
 from tinyllm_serve.service import Service
@@ -50,7 +49,7 @@ class TokenizeText(_Tokenize):
     prompt: str
 
 
-class TokenizeChat(_Tokenize, NeutralPrompt):
+class TokenizeChat(_Tokenize, PromptEnd):
     """A conversation to tokenize as the chat template renders it."""
 
     messages: ListOf[Message] = Field(min_length=1, max_length=MAX_ITEMS)
@@ -112,6 +111,7 @@ def _encode(service: Service, body: TokenizeText | TokenizeChat) -> list[int]:
         body.tools or [],
         body.chat_template_kwargs,
         max_tokens=limit,
+        continues=body.continue_final_message or False,
         allow_special_tokens=service.settings.allow_special_tokens,
     )
     return prompt.tokens
