@@ -174,6 +174,14 @@ def test_too_little_memory_names_the_option_in_its_unit(hybrid: Path) -> None:
     Service(Settings(kv_cache_memory=float(least), page_size=2048))._make()
 
 
+def test_more_than_the_free_memory_names_the_option_in_its_unit() -> None:
+    # MLX's allocator for CPUs reports no failure: the process would end by a signal.
+    text = refusal(kv_cache_memory=100_000.0)
+    start, _, most = text.partition(" GB for pages and states, within the free memory, got ")
+    assert most == "100000.0: give less"
+    assert 0 < float(start.removeprefix("--kv-cache-memory: expected at most ")) < 100_000
+
+
 def test_snapshots_that_do_not_fit_name_the_option_in_its_unit(hybrid: Path) -> None:
     options: dict[str, Any] = {"model": str(hybrid), "kv_cache_memory": 0.01, "page_size": 8}
     text = refusal(**options, snapshot_memory=0.02)

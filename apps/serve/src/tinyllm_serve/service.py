@@ -256,6 +256,11 @@ def _memory_error(error: MemorySettingError, settings: Settings) -> ServeError:
             f"--snapshot-memory: expected 0, or from {least} to {most} GB for {error.contents}, "
             f"got {settings.snapshot_memory}: change it, or give more --kv-cache-memory"
         )
+    if error.most is not None:
+        return ServeError(
+            f"--kv-cache-memory: expected at most {_gigabytes(error.most // 1000)} GB for "
+            f"{error.contents}, got {settings.kv_cache_memory}: give less"
+        )
     return ServeError(
         f"--kv-cache-memory: expected at least {least} GB for {error.contents}, "
         f"got {settings.kv_cache_memory}: give more"

@@ -15,7 +15,9 @@ class EngineSettings:
         page_size: number of tokens in a page of keys and values.
         memory_bytes: memory for all pages, recurrent states and snapshots, in bytes; see
             `plan_memory`. None allocates memory for `max_running` contexts, but at most 4 GiB (or
-            one context, if one context needs more), and at most half of the free memory.
+            one context, if one context needs more), and at most half of the free memory. More than
+            the free memory of a CPU is refused. The free memory is that of the machine, or of the
+            control group (cgroup) of the process.
         max_running: the largest number of requests that are computed at a time.
         max_waiting: the largest number of requests in the queue, in addition to `max_running`. More
             requests are refused.

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import psutil
+import mlx.core as mx
 
 from tinyllm_engine.config import EngineSettings
+from tinyllm_engine.kv.free_memory import free_memory
 
 _DEFAULT_BYTES = 4 << 30
 """The most bytes allocated by default, unless one context needs more."""
 
 _PART = 4
 """States of requests take at most one part in four of the memory, and so do snapshots."""
+
+_SPARE_PART = 16
+"""One part of the free memory in so many stays free, for the activations of a step."""
 
 
 class MemorySettingError(ValueError):
@@ -22,15 +26,19 @@ class MemorySettingError(ValueError):
         setting: the name of the setting in `EngineSettings`.
         contents: the contents of the memory, such as "one page of 32 tokens".
         least: the smallest number of bytes. Snapshots may also have none.
-        most: the largest number of bytes; None without a limit.
+        most: the largest number of bytes; None if the number in the settings is too small.
     """
 
     def __init__(
         self, setting: str, contents: str, got: int, *, least: int, most: int | None = None
     ) -> None:
         """Make the message from the bounds and the number of bytes in the settings."""
-        bounds = f"at least {least}" if most is None else f"0, or from {least} to {most}"
-        remedy = "give more" if most is None else "change it, or give more memory_bytes"
+        if most is None:
+            bounds, remedy = f"at least {least}", "give more"
+        elif setting == "memory_bytes":
+            bounds, remedy = f"at most {most}", "give less"
+        else:
+            bounds, remedy = f"0, or from {least} to {most}", "change it, or give more memory_bytes"
         super().__init__(f"{setting}: expected {bounds} bytes for {contents}, got {got}: {remedy}")
         self.setting = setting
         self.contents = contents
@@ -70,7 +78,7 @@ def plan_memory(
 
     Raises:
         MemorySettingError: if the memory is too little for one page and the states of one request,
-            or for the snapshots that the settings ask for.
+            or for the snapshots that the settings ask for, or if it is more than a CPU has free.
         ValueError: if the model has no attention layer.
     """
     if not page_bytes:
@@ -85,6 +93,8 @@ def plan_memory(
         if state_bytes:
             contents += f" and {drafted} recurrent state{'s' if drafted > 1 else ''}"
         raise MemorySettingError("memory_bytes", contents, memory, least=least)
+    else:
+        _check_free(memory, least)
     if not state_bytes:
         return MemoryPlan(memory // page_bytes)
     fitting = max(drafted, memory // _PART // state_bytes)
@@ -93,6 +103,20 @@ def plan_memory(
     snapshots = _snapshots(settings, state_bytes, min(memory // _PART, left), left)
     pages = (memory - (states + snapshots) * state_bytes) // page_bytes
     return MemoryPlan(pages, states, snapshots)
+
+
+def _check_free(memory: int, least: int) -> None:
+    """Check that a CPU has so much memory. MLX's allocator for CPUs reports no failure.
+
+    The allocator of a GPU has another memory, and raises an error.
+    """
+    if mx.default_device().type == mx.gpu:
+        return
+    free = free_memory()
+    most = free - free // _SPARE_PART
+    if memory > most:
+        contents = "pages and states, within the free memory"
+        raise MemorySettingError("memory_bytes", contents, memory, least=least, most=most)
 
 
 def _snapshots(settings: EngineSettings, state_bytes: int, default: int, most: int) -> int:
@@ -132,7 +156,6 @@ def _default_bytes(
     if state_bytes:
         # The pages get at least half of the memory, and the states of requests at most a quarter.
         context = max(2 * context, _PART * state_bytes)
-    free = int(psutil.virtual_memory().available) // 2
     # Touching a gigabyte takes about a second, so the default is limited.
     limit = max(context, _DEFAULT_BYTES)
-    return max(least, min(settings.max_running * context, limit, free))
+    return max(least, min(settings.max_running * context, limit, free_memory() // 2))

@@ -1,0 +1,56 @@
+"""The memory that a process can still allocate, within the limits of its control groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_V2 = ("memory.max", "memory.current", "inactive_file")
+"""Files with the limit and the usage of a control group, and the field of its reclaimable cache."""
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Return the free bytes of the machine, or of the control group that has fewer.
+
+    Containers (Docker's `--memory`) and services (systemd's `MemoryMax`) are control groups. A
+    process that exceeds the limit of its group is killed.
+
+    Args:
+        root: the folder with the system's `proc` and `sys`.
+    """
+    return min([int(psutil.virtual_memory().available), *_free_of_groups(root)])
+
+
+def _free_of_groups(root: Path) -> Iterator[int]:
+    """Yield the free bytes of each control group of this process that has a limit."""
+    try:
+        groups = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:  # not Linux
+        return
+    for group in groups:
+        _, controllers, path = group.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top, files = root / "sys/fs/cgroup", _V2
+        if controllers:
+            top, files = top / "memory", _V1
+        folder = top / path.lstrip("/")
+        # The limits of all groups above count too. In a container the path can be one of the host,
+        # whose folder is missing, and the files of the container's group are those of `top`.
+        for each in (folder, *folder.parents):
+            if each.is_relative_to(top):
+                yield from _free_of_group(each, files)
+
+
+def _free_of_group(folder: Path, files: tuple[str, str, str]) -> Iterator[int]:
+    """Yield the free bytes of a control group, or nothing if it has no limit."""
+    limit, usage, cache = files
+    try:
+        most, used = int((folder / limit).read_text()), int((folder / usage).read_text())
+        fields = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):  # no such files, or the limit is "max"
+        return
+    yield max(0, most - used + int(fields.get(cache, 0)))

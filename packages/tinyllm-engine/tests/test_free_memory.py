@@ -1,0 +1,77 @@
+"""The memory of an engine is limited by the machine, and by the control groups of the process."""
+
+from pathlib import Path
+
+import mlx.core as mx
+import psutil
+import pytest
+from tinyllm_engine import EngineSettings, MemorySettingError
+from tinyllm_engine.kv.free_memory import free_memory
+from tinyllm_engine.kv.memory_plan import plan_memory
+
+
+def write(folder: Path, **files: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A system without control groups."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    return tmp_path
+
+
+def groups(root: Path, text: str) -> None:
+    (root / "proc/self/cgroup").write_text(text)
+
+
+def v2(root: Path, folder: str, limit: str, used: int, cache: int) -> None:
+    stat = f"anon 5\ninactive_file {cache}\nfile 9\n"
+    files = {"memory__max": f"{limit}\n", "memory__current": f"{used}\n", "memory__stat": stat}
+    write(root / "sys/fs/cgroup" / folder, **files)
+
+
+def test_without_a_limit_the_free_memory_is_that_of_the_machine(root: Path) -> None:
+    machine = psutil.virtual_memory().total
+    assert 0 < free_memory(root) <= machine
+    groups(root, "0::/user.slice\n")
+    v2(root, "user.slice", "max", 800, 0)
+    assert 10_000 < free_memory(root) <= machine
+
+
+def test_a_service_has_the_least_of_all_groups_above_it(root: Path) -> None:
+    groups(root, "1:name=systemd:/x\n0::/system.slice/serve.service\n")
+    v2(root, "system.slice/serve.service", "1000", 800, 100)
+    assert free_memory(root) == 300
+    v2(root, "system.slice", "2000", 1950, 50)
+    assert free_memory(root) == 100
+    v2(root, "system.slice", "2000", 2001, 0)
+    assert free_memory(root) == 0
+
+
+def test_a_container_may_not_see_the_path_of_its_group(root: Path) -> None:
+    groups(root, "0::/docker/0123\n")
+    v2(root, "", "4000", 1000, 10)
+    assert free_memory(root) == 3010
+
+
+def test_version_1_has_files_of_other_names(root: Path) -> None:
+    groups(root, "5:cpu,cpuacct:/a\n4:memory:/a\n")
+    files = {"memory__limit_in_bytes": "9000\n", "memory__usage_in_bytes": "2000\n"}
+    write(root / "sys/fs/cgroup/memory/a", **files, memory__stat="total_inactive_file 500\n")
+    assert free_memory(root) == 7500
+
+
+def test_more_than_the_free_memory_is_refused_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tinyllm_engine.kv.memory_plan.free_memory", lambda: 16_000)
+    text = "memory_bytes: expected at most 15000 bytes .* got 15001: give less"
+    with pytest.raises(MemorySettingError, match=text) as caught:
+        plan_memory(EngineSettings(8, memory_bytes=15_001), 10, 0, 99)
+    assert (caught.value.least, caught.value.most) == (10, 15_000)
+    assert plan_memory(EngineSettings(8, memory_bytes=15_000), 10, 0, 99).num_pages == 1500
+    assert plan_memory(EngineSettings(8), 10, 0, 9999).num_pages == 800
+    # The memory of a GPU is another one.
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu, 0))
+    assert plan_memory(EngineSettings(8, memory_bytes=20_000), 10, 0, 99).num_pages == 2000
