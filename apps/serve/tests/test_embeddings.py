@@ -1,6 +1,7 @@
 """Embeddings of many texts in one request."""
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from typing import Any
 import httpx
 import openai
 import pytest
+import tokenizers
+from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_serve.testing import Server
 
 
@@ -44,6 +47,38 @@ def test_the_dimensions_may_be_those_of_the_model(pico: Server) -> None:
     assert embed(pico, ["a"], dimensions=width).json()["data"] == [plain]
     error = embed(pico, ["a"], dimensions=width // 2).json()["error"]
     assert error["message"].startswith(f"dimensions: expected {width}, the width of the model's")
+
+
+def test_an_embedding_model_gets_the_end_token_of_its_tokenizer(
+    tmp_path: Path, start: Callable[..., Server]
+) -> None:
+    folder = Path(shutil.copytree(resolve("pico"), tmp_path / "embedding"))
+    path = str(folder / "tokenizer.json")
+    tokenizer = tokenizers.Tokenizer.from_file(path)
+    end = ("<|endoftext|>", tokenizer.token_to_id("<|endoftext|>"))
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A <|endoftext|>", special_tokens=[end]
+    )
+    tokenizer.save(path)
+    server = start("--model", str(folder))
+    expected = tokenizer.encode("hello world").ids
+    assert expected[-1] == end[1]
+    answer = embed(server, "hello world").json()
+    assert answer["usage"]["prompt_tokens"] == len(expected)
+    assert answer["data"] == embed(server, expected).json()["data"]
+    for tokens, fields in (
+        (expected, {}),
+        (expected, {"add_special_tokens": True}),
+        (expected[:-1], {"add_special_tokens": False}),
+    ):
+        body = {"prompt": "hello world", **fields}
+        assert httpx.post(f"{server.url}/tokenize", json=body).json()["tokens"] == tokens
+    chat = {"messages": [{"role": "user", "content": "a"}], "add_special_tokens": True}
+    error = httpx.post(f"{server.url}/tokenize", json=chat).json()["error"]
+    assert error["param"] == "add_special_tokens"
+    completion = {"prompt": "hello world", "max_tokens": 1}
+    usage = httpx.post(f"{server.url}/v1/completions", json=completion).json()["usage"]
+    assert usage["prompt_tokens"] == len(expected) - 1
 
 
 def test_a_short_queue_refuses_no_request_of_many_texts(start: Callable[..., Server]) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tinyllm_qwen.errors import CheckpointError, TemplateError
+from tinyllm_qwen.errors import CheckpointError, TemplateError, TextTooLongError
 from tinyllm_qwen.text.tokenizer import Tokenizer
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
@@ -172,6 +173,37 @@ def test_truncation_and_padding_of_the_saved_run_are_dropped(folder: Path) -> No
     text = "more than two tokens, far fewer than would fill it"
     assert Tokenizer.from_folder(folder).encode(text) == QWEN3.encode(text)
     assert Tokenizer.from_folder(folder).encode("a") == QWEN3.encode("a")
+
+
+def save_template(folder: Path, single: str) -> tokenizers.Tokenizer:
+    """Give the tokenizer a post-processor, and return it."""
+    path = str(folder / "tokenizer.json")
+    backend = tokenizers.Tokenizer.from_file(path)
+    names = [("<|endoftext|>", backend.token_to_id("<|endoftext|>"))]
+    template = tokenizers.processors.TemplateProcessing(single=single, special_tokens=names)
+    backend.post_processor = template
+    backend.save(path)
+    return backend
+
+
+@pytest.mark.parametrize("text", ["", "hello world", "a <|endoftext|>", "some words " * 3000])
+def test_special_tokens_are_put_around_a_text(folder: Path, text: str) -> None:
+    # Qwen3-Embedding appends <|endoftext|>, and pools at its hidden state.
+    backend = save_template(folder, "<|endoftext|> $A <|endoftext|> <|endoftext|>")
+    tokenizer = Tokenizer.from_folder(folder)
+    expected = backend.encode(text).ids
+    count = len(expected)
+    assert tokenizer.encode(text, add_special_tokens=True, max_tokens=count) == expected
+    assert tokenizer.encode(text) == expected[1:-2]
+    with pytest.raises(TextTooLongError):
+        tokenizer.encode(text, add_special_tokens=True, max_tokens=count - 1)
+
+
+def test_a_template_with_tokens_inside_the_text_is_refused(folder: Path) -> None:
+    save_template(folder, "$A <|endoftext|> $A")
+    tokenizer = Tokenizer.from_folder(folder)
+    with pytest.raises(CheckpointError, match="expected a post_processor that adds tokens around"):
+        tokenizer.encode("a", add_special_tokens=True)
 
 
 def test_a_tokenizer_alone_is_enough_for_text(folder: Path) -> None:

@@ -178,20 +178,28 @@ def _final_text(messages: Sequence[Message]) -> str:
     raise ApiError(400, message, param="continue_final_message")
 
 
-def token_lists(given: TextOrTokens, tokenizer: Tokenizer, max_tokens: int) -> Iterator[list[int]]:
+def token_lists(
+    given: TextOrTokens, tokenizer: Tokenizer, max_tokens: int, *, add_special_tokens: bool = False
+) -> Iterator[list[int]]:
     """Yield the tokens of each text. A single text or token list gives a list of one item.
+
+    With `add_special_tokens`, texts get the special tokens of tokenizer.json around them.
 
     Raises:
         TextTooLongError: if a text has more than `max_tokens` tokens.
     """
+
+    def encode(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens, max_tokens=max_tokens)
+
     if isinstance(given, str):
-        yield tokenizer.encode(given, max_tokens=max_tokens)
+        yield encode(given)
         return
     single: list[int] = []
     for item in given:
         match item:
             case str():
-                yield tokenizer.encode(item, max_tokens=max_tokens)
+                yield encode(item)
             case int():
                 single.append(item)
             case list():

@@ -122,7 +122,8 @@ def _tokens(service: Service, body: EmbeddingRequest) -> list[Sequence[int]]:
     """
     given, texts = body.input, list[Sequence[int]]()
     is_single = isinstance(given, str) or isinstance(given[0], int)
-    lists = token_lists(given, service.tokenizer, service.max_prompt)
+    # Qwen3-Embedding pools at the end token that tokenizer.json appends.
+    lists = token_lists(given, service.tokenizer, service.max_prompt, add_special_tokens=True)
     while True:
         field = "input" if is_single else f"input.{len(texts)}"
         with length_errors(field), renamed_fields({"prompt": field}):

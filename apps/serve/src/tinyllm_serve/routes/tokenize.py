@@ -36,7 +36,9 @@ class _Tokenize(Strict):
     model: str | None = None
     add_special_tokens: bool | None = Field(
         default=None,
-        description="true is refused if the tokenizer adds tokens, because no prompt has them.",
+        description="Add the special tokens of tokenizer.json, such as the end token of "
+        "Qwen3-Embedding: by default to texts, as in /v1/embeddings. The prompts of completions "
+        "never have them.",
     )
     return_token_strs: Annotated[
         Literal[False] | None, expect("expected false: /detokenize has the text of tokens")
@@ -96,15 +98,18 @@ router = APIRouter(tags=["tokens"], route_class=BodyRoute)
 
 def _encode(service: Service, body: TokenizeText | TokenizeChat) -> list[int]:
     limit = _max_tokens(service)
+    if isinstance(body, TokenizeText):
+        special = body.add_special_tokens is not False
+        with length_errors("prompt"):
+            return service.tokenizer.encode(
+                body.prompt, add_special_tokens=special, max_tokens=limit
+            )
     if body.add_special_tokens and service.tokenizer.encode("", add_special_tokens=True):
         message = (
             "add_special_tokens: expected false, because this tokenizer adds tokens that no prompt "
-            "of this server has: leave it out"
+            "of a conversation has: leave it out"
         )
         raise ApiError(400, message, param="add_special_tokens")
-    if isinstance(body, TokenizeText):
-        with length_errors("prompt"):
-            return service.tokenizer.encode(body.prompt, max_tokens=limit)
     prompt = Prompt.of_chat(
         service.tokenizer,
         body.messages,

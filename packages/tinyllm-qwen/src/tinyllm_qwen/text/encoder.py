@@ -38,13 +38,18 @@ class TextEncoder:
 
         Raises:
             TextTooLongError: if the text has more than `max_tokens` tokens.
-            CheckpointError: if the pattern that splits texts into words fails on this text.
+            CheckpointError: if the pattern that splits texts into words fails on this text, or
+                tokenizer.json does more than to put special tokens around a text.
         """
+        if add_special_tokens:
+            before, after = self._special_tokens
+            earlier += len(before) + len(after)
+            return [*before, *self.encode(text, max_tokens=max_tokens, earlier=earlier), *after]
         text = well_formed(text)
         if max_tokens is not None:
             self._check_length(text, max_tokens, earlier)
-        if len(text) <= PIECE or add_special_tokens or not self._can_be_cut:
-            ids = self._encode(text, add_special_tokens)
+        if len(text) <= PIECE or not self._can_be_cut:
+            ids = self._encode(text)
             check_count(earlier + len(ids), max_tokens)
             return ids
         ids = []
@@ -56,11 +61,11 @@ class TextEncoder:
                     "spaces or line breaks"
                 )
             # The ids of the table are shared. New integers would take 32 bytes each.
-            ids += map(self._shared_ids.__getitem__, self._encode(piece, False))
+            ids += map(self._shared_ids.__getitem__, self._encode(piece))
             check_count(earlier + len(ids), max_tokens)
         return ids
 
-    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+    def _encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         try:
             # Unlike `encode`, this releases Python's lock and does not compute offsets.
             [encoding] = self._backend.encode_batch_fast(
@@ -83,6 +88,18 @@ class TextEncoder:
         """
         if len(text) > max_tokens - earlier and text.isascii() and self._can_be_cut:
             check_count(earlier + -(-len(text) // self._longest_token), max_tokens)
+
+    @cached_property
+    def _special_tokens(self) -> tuple[list[int], list[int]]:
+        """The special tokens that tokenizer.json puts before and after a text."""
+        text, full = self._encode("a"), self._encode("a", add_special_tokens=True)
+        for start in range(len(full) - len(text) + 1):
+            if full[start : start + len(text)] == text:
+                return full[:start], full[start + len(text) :]
+        raise CheckpointError(
+            "tokenizer.json: expected a post_processor that adds tokens around a text: take the "
+            "tokenizer.json of the original model"
+        )
 
     @cached_property
     def _can_be_cut(self) -> bool:

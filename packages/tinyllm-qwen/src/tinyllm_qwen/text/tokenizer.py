@@ -135,7 +135,7 @@ class Tokenizer:
         Args:
             text: any text.
             add_special_tokens: True to add the special tokens that tokenizer.json puts around a
-                text; Qwen has none.
+                text. Qwen's text models have none. Qwen3-Embedding has an end token.
             max_tokens: the most tokens. A longer text is refused after so many tokens, and at once
                 if its length alone shows that it has more.
 
