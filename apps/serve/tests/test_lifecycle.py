@@ -251,6 +251,7 @@ def test_the_log_has_each_request_without_its_text(pico: Server) -> None:
         httpx.post(pico.url + CHAT, json=body),
         httpx.post(pico.url + CHAT, json=body | {"stop": [3]}),
         httpx.post(pico.url + CHAT, json=mistake),
+        httpx.post(pico.url + CHAT, json=body | {"swordfish": 1}),
         httpx.get(f"{pico.url}/{secret}"),
     ]
     done, *refused = [
@@ -258,7 +259,13 @@ def test_the_log_has_each_request_without_its_text(pico: Server) -> None:
     ]
     assert (done["path"], done["status"], done["user"]) == (CHAT, 200, "me")
     assert (done["completion_tokens"], done["finish_reasons"]) == (3, ["length"])
-    assert [each["status"] for each in refused] == [400, 400, 404]
+    assert [each["status"] for each in refused] == [400, 400, 400, 404]
+    assert [(each.get("code"), each.get("param")) for each in refused] == [
+        ("invalid_value", "stop"),
+        ("missing_parameter", "messages"),
+        ("unknown_parameter", None),
+        (None, None),
+    ]
     assert "swordfish" not in json.dumps(pico.log())
 
 

@@ -19,8 +19,11 @@ from tinyllm_serve.http.body_limit import BodyLimit
 from tinyllm_serve.http.errors import ApiError, ErrorBody, as_api_error
 from tinyllm_serve.http.host_check import HostCheck
 from tinyllm_serve.http.pace import Pacer
-from tinyllm_serve.http.request_log import RequestLog
+from tinyllm_serve.http.request_log import RequestLog, log_fields
 from tinyllm_serve.metrics import Metrics
+from tinyllm_serve.protocol.chat import ChatRequest
+from tinyllm_serve.protocol.completions import CompletionRequest
+from tinyllm_serve.protocol.responses import ResponseRequest
 from tinyllm_serve.routes import (
     chat,
     completions,
@@ -49,6 +52,18 @@ _ERRORS = (
     Exception,
 )
 """Errors that get a response. Of an `Exception` of no other kind, uvicorn logs the traceback."""
+
+_BODIES = (
+    ChatRequest,
+    CompletionRequest,
+    ResponseRequest,
+    embeddings.EmbeddingRequest,
+    tokenize.TokenizeText,
+    tokenize.TokenizeChat,
+    tokenize.DetokenizeRequest,
+)
+_FIELDS = {name for body in _BODIES for name in (*body.model_fields, *body.unsupported)}
+"""The names of all fields of request bodies. Other names can be text of a user."""
 
 _PROTECTED = (chat, completions, embeddings, responses, models, tokenize)
 
@@ -118,6 +133,10 @@ async def _error_response(request: Request, error: Exception) -> JSONResponse:
     if known.status == 405 and known.headers is not None:
         message = f"expected {known.headers['Allow']}, got {request.method}"
         known = replace(known, message=message)
+    log = log_fields(request)
+    log["code"] = known.code
+    field = (known.param or "").partition(".")[0]
+    log["param"] = field if field in _FIELDS else None
     return known.response
 
 
