@@ -153,11 +153,16 @@ def test_a_long_prompt_has_the_code_of_openai(pico: Server) -> None:
         (CHAT, {"messages": [{"role": "user", "content": long}]}),
         ("/v1/completions", {"prompt": long}),
         ("/v1/responses", {"input": long}),
+        ("/v1/completions", {"prompt": [5] * 3000}),
         ("/v1/embeddings", {"input": long}),
+        ("/v1/embeddings", {"input": [[5] * 3000]}),
     ):
         response = httpx.post(f"{pico.url}{path}", json=body)
         assert response.status_code == 400
         assert error(response)["code"] == "context_length_exceeded"
+        # LiteLLM, opencode and others recognize the error by these words.
+        text = "this model's maximum context length is 2048 tokens"
+        assert error(response)["message"].endswith(text)
 
 
 def test_other_requests_are_refused(pico: Server) -> None:

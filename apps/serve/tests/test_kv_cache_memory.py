@@ -131,6 +131,7 @@ def test_a_prompt_that_does_not_fit_is_named(
     error = answer.json()["error"]
     assert (error["param"], error["code"]) == (param, "context_length_exceeded")
     assert error["message"].startswith(f"{param}: expected at most {capacity - 1} tokens, ")
+    assert error["message"].endswith(f"maximum context length is {capacity} tokens")
 
 
 @pytest.mark.parametrize("words", [1, 20])

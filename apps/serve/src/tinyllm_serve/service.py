@@ -97,7 +97,7 @@ class Service(ServedModel):
     @property
     def max_prompt(self) -> int:
         """The most tokens of a prompt, which leave one token for the answer."""
-        return self.context_length - 1
+        return self.max_model_len - 1
 
     async def start(self) -> None:
         """Load the model, then accept requests; raises the errors of `tinyllm_qwen.load`."""

@@ -43,7 +43,8 @@ class RequestFactory:
         if length > capacity - 1:
             raise PromptTooLongError(
                 f"prompt: expected at most {capacity - 1} tokens, the limit of the engine's pages, "
-                f"got {length}: shorten it, or give the engine more memory"
+                f"got {length}: shorten it, or give the engine more memory; this model's maximum "
+                f"context length is {capacity} tokens in these pages"
             )
 
     def make(self, request: Request, number: int, grammar: CompiledGrammar | None) -> RequestState:

@@ -25,7 +25,9 @@ def check_prompt(prompt: Sequence[int], config: QwenConfig) -> None:
     try:
         check_model_prompt(prompt, config)
     except TextTooLongError as error:
-        raise PromptTooLongError(str(error)) from error
+        # Clients such as LiteLLM recognize the error by these words.
+        most = f"this model's maximum context length is {config.context_length} tokens"
+        raise PromptTooLongError(f"{error}; {most}") from error
     except ValueError as error:
         raise RequestError(str(error)) from error
 

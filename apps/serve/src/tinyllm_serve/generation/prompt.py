@@ -63,6 +63,7 @@ class Prompt:
         *,
         max_tokens: int,
         continues: bool = False,
+        max_model_len: int | None = None,
         allow_special_tokens: bool = False,
     ) -> "Prompt":
         """Render a conversation and its tools with the model's chat template, and tokenize them.
@@ -77,6 +78,8 @@ class Prompt:
             variables: variables of the template.
             max_tokens: the most tokens of the prompt.
             continues: True to end the prompt with the text of the last message.
+            max_model_len: the most tokens of the prompt and its answer, for the error of a prompt
+                that is too long; see `length_errors`.
             allow_special_tokens: True to encode control tokens in messages as such.
 
         Raises:
@@ -124,7 +127,7 @@ class Prompt:
                 raise
             turns = template_forms(folded)
             prompt = render(offered, thinking)
-        with length_errors("messages"):
+        with length_errors("messages", max_model_len):
             tokens = prompt.encode(max_tokens)
         if (
             offered
@@ -209,8 +212,11 @@ def token_lists(
 
 
 @contextmanager
-def length_errors(field: str) -> Iterator[None]:
+def length_errors(field: str, max_model_len: int | None = None) -> Iterator[None]:
     """Convert errors of texts that are too long.
+
+    With `max_model_len`, the message has the words by which clients such as LiteLLM recognize
+    that a conversation is too long for the model.
 
     Raises:
         ApiError: 400, with OpenAI's code, for a text of the field `field`.
@@ -219,4 +225,6 @@ def length_errors(field: str) -> Iterator[None]:
         yield
     except TextTooLongError as error:
         message = f"{field}: {error}"
+        if max_model_len is not None:
+            message += f"; this model's maximum context length is {max_model_len} tokens"
         raise ApiError(400, message, param=field, code=TOO_LONG) from error

@@ -99,6 +99,7 @@ def _prepare(service: Service, body: ChatRequest) -> tuple[Prompt, Grammar | Non
         body.template_variables,
         max_tokens=service.max_prompt,
         continues=body.continue_final_message or False,
+        max_model_len=service.max_model_len,
         allow_special_tokens=service.settings.allow_special_tokens,
     )
     return prompt, chat_grammar(body, prompt)

@@ -72,7 +72,7 @@ def _prepare(
     service: Service, body: CompletionRequest
 ) -> tuple[list[list[int]], list[str], Grammar | None]:
     """Return the prompts of a request, the texts before its answers, and the grammar."""
-    with length_errors("prompt"):
+    with length_errors("prompt", service.max_model_len):
         prompts = list(token_lists(body.prompt, service.tokenizer, service.max_prompt))
     echoes = [service.tokenizer.decode(prompt) if body.echo else "" for prompt in prompts]
     return prompts, echoes, output_grammar(body)

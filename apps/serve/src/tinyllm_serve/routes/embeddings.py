@@ -126,7 +126,7 @@ def _tokens(service: Service, body: EmbeddingRequest) -> list[Sequence[int]]:
     lists = token_lists(given, service.tokenizer, service.max_prompt, add_special_tokens=True)
     while True:
         field = "input" if is_single else f"input.{len(texts)}"
-        with length_errors(field), renamed_fields({"prompt": field}):
+        with length_errors(field, service.max_model_len), renamed_fields({"prompt": field}):
             tokens = next(lists, None)
             if tokens is None:
                 return texts
