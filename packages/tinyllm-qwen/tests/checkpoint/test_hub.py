@@ -118,6 +118,13 @@ def test_a_file_is_refused_with_its_folder(tmp_path: Path) -> None:
         resolve(file)
 
 
+def test_a_gguf_file_is_refused_with_the_formats_that_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    with pytest.raises(CheckpointError, match=r"GGUF file, .*: name .* \(safetensors\)$"):
+        resolve(file)
+
+
 @pytest.mark.parametrize("revision", [None, "main", COMMIT])
 def test_a_cached_repository_is_found_offline(tmp_path: Path, revision: str | None) -> None:
     snapshot = fill_cache(tmp_path / "hub", {"config.json": "{}", "model.safetensors": ""})

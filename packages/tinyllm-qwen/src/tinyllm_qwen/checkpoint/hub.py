@@ -77,6 +77,11 @@ def _existing(path: str | Path) -> Path | None:
             f"{str(path)[:200]!r} cannot be a folder ({reason}): check the name of the model"
         ) from error
     if exists and not folder.is_dir():
+        if folder.suffix == ".gguf":
+            raise CheckpointError(
+                f"{folder} is a GGUF file, which cannot be read: name the folder or the repository "
+                "of a checkpoint in MLX's or Hugging Face's format (safetensors)"
+            )
         raise CheckpointError(
             f"{folder} is a file: name the folder that holds it and config.json, {folder.parent}"
         )
