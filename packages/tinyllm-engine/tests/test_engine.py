@@ -229,6 +229,19 @@ def test_the_context_ends_a_text(pico: Model, prompts: list[list[int]]) -> None:
     assert len(list(engine.run(handle))) == 3
 
 
+def test_the_context_can_be_limited(pico: Model) -> None:
+    engine = Engine(*pico, EngineSettings(page_size=8, max_model_len=21, max_running=2))
+    assert engine.stats.pages_total == 2 * 3
+    handle = engine.add(Request([1] * 8, 100, ignore_end=True))
+    assert len(list(engine.run(handle))) == 21 - 8
+    with pytest.raises(
+        RequestError, match=r"^prompt: expected at most 20 tokens, .* is 21 tokens$"
+    ):
+        engine.add(Request([1] * 21))
+    with pytest.raises(ValueError, match="max_model_len: expected at least 2, got 1"):
+        EngineSettings(max_model_len=1)
+
+
 def test_requests_that_can_never_be_served_are_refused(
     pico: Model, prompts: list[list[int]]
 ) -> None:
@@ -240,7 +253,7 @@ def test_requests_that_can_never_be_served_are_refused(
         ([-1], {}, f"below {vocab}"),
         ([1] * context, {}, "shorten it"),
         ([1] * 20, {"max_tokens": 1}, "^prompt: expected at most 19 tokens, .* got 20"),
-        ([1] * 20, {"embedding": True}, "this model's maximum context length is 20 tokens in"),
+        ([1] * 20, {"embedding": True}, "this model's maximum context length is 20 tokens$"),
         ([1], {"max_tokens": 4, "stop": [""]}, "at least one character"),
         ([1], {"max_tokens": 4, "sampling": SamplingParams(logit_bias={vocab: 1.0})}, "logit_bias"),
     ]

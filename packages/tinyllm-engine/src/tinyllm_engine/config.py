@@ -13,6 +13,8 @@ class EngineSettings:
 
     Attributes:
         page_size: number of tokens in a page of keys and values.
+        max_model_len: the most tokens of a prompt and its answer; None for the context of the
+            model, which is the limit in any case.
         memory_bytes: memory for all pages, recurrent states and snapshots, in bytes; see
             `plan_memory`. None allocates memory for `max_running` contexts, but at most 4 GiB (or
             one context, if one context needs more), and at most half of the free memory. More than
@@ -44,6 +46,7 @@ class EngineSettings:
     """
 
     page_size: int = 32
+    max_model_len: int | None = None
     memory_bytes: int | None = None
     max_running: int = 32
     max_waiting: int = 256
@@ -60,13 +63,14 @@ class EngineSettings:
         """Check the ranges."""
         for name, least in (
             ("page_size", 1),
+            ("max_model_len", 2),
             ("max_running", 1),
             ("max_waiting", 0),
             ("prefill_tokens", 1),
             ("speculation", 0),
         ):
             number = getattr(self, name)
-            if number < least:
+            if number is not None and number < least:
                 raise ValueError(f"{name}: expected at least {least}, got {number}")
         if not 0 < self.step_seconds < inf:
             raise ValueError(

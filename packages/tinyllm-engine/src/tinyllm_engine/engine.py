@@ -101,7 +101,7 @@ class Engine:
         self._budget = PrefillBudget(settings.step_seconds, settings.prefill_tokens)
         self.grammars = GrammarWorker(GrammarCompiler(tokenizer, model.config.vocab_size))
         weakref.finalize(self, self.grammars.close)
-        self.request_factory = RequestFactory(model, tokenizer, manager, self.grammars)
+        self.request_factory = RequestFactory(model, tokenizer, manager, self.grammars, settings)
         self._lap_started = 0.0
         if settings.prefix_cache and settings.prefix_path is not None:
             self._prefixes.load(settings.prefix_path)

@@ -6,6 +6,7 @@ from tinyllm_qwen import Sampler, Tokenizer
 from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.text.output import OutputProcessor
 
+from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.errors import PromptTooLongError, RequestError
 from tinyllm_engine.grammar.compiler import CompiledGrammar
 from tinyllm_engine.grammar.worker import GrammarWorker
@@ -22,12 +23,15 @@ class RequestFactory:
         tokenizer: Tokenizer,
         block_manager: BlockManager,
         grammars: GrammarWorker,
+        settings: EngineSettings,
     ) -> None:
         """Make the factory of an engine from its parts."""
         self._model = model
         self._tokenizer = tokenizer
         self._block_manager = block_manager
         self._grammars = grammars
+        longest = model.config.context_length
+        self._context_length = min(longest, settings.max_model_len or longest)
 
     def check(self, request: Request) -> None:
         """Check that the engine can serve a request.
@@ -42,9 +46,9 @@ class RequestFactory:
         # cache, the last one is copied.
         if length > capacity - 1:
             raise PromptTooLongError(
-                f"prompt: expected at most {capacity - 1} tokens, the limit of the engine's pages, "
-                f"got {length}: shorten it, or give the engine more memory; this model's maximum "
-                f"context length is {capacity} tokens in these pages"
+                f"prompt: expected at most {capacity - 1} tokens, the limit of max_model_len and of "
+                f"the engine's pages, got {length}: shorten it, or raise the limit; this model's "
+                f"maximum context length is {capacity} tokens"
             )
 
     def make(self, request: Request, number: int, grammar: CompiledGrammar | None) -> RequestState:
@@ -77,12 +81,12 @@ class RequestFactory:
 
     @property
     def _capacity(self) -> int:
-        """The number of tokens that all pages hold."""
-        return self._block_manager.num_pages * self._block_manager.page_size
+        """The most tokens of a prompt and its answer: the context, or what all pages hold."""
+        in_pages = self._block_manager.num_pages * self._block_manager.page_size
+        return min(self._context_length, in_pages)
 
     def _max_tokens(self, request: Request) -> int:
         """Return the most tokens to generate; 0 for an embedding."""
         if request.embedding:
             return 0
-        most = min(self._model.config.context_length, self._capacity)
-        return min(request.max_tokens, most - len(request.prompt))
+        return min(request.max_tokens, self._capacity - len(request.prompt))

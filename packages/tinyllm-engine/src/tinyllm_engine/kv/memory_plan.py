@@ -74,7 +74,7 @@ def plan_memory(
         settings: the settings of the engine.
         page_bytes: bytes of one page in all layers.
         state_bytes: bytes of one recurrent state in all layers; 0 without recurrent layers.
-        context_length: the longest text of the model, in tokens.
+        context_length: the most tokens of a prompt and its answer.
 
     Raises:
         MemorySettingError: if the memory is too little for one page and the states of one request,
@@ -149,7 +149,7 @@ def _default_bytes(
         settings: the settings of the engine.
         page_bytes: bytes of one page in all layers.
         state_bytes: bytes of the recurrent states of one request and its draft tokens.
-        context_length: the longest text of the model, in tokens.
+        context_length: the most tokens of a prompt and its answer.
     """
     context = -(-context_length // settings.page_size) * page_bytes
     least = page_bytes + state_bytes

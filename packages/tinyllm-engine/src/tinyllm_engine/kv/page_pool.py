@@ -57,9 +57,9 @@ class PagePool:
         self.page_bytes = sum(
             each.page_bytes(settings.page_size, kv_bits=settings.kv_bits) for each in models
         )
-        self.plan = plan_memory(
-            settings, self.page_bytes, model.state_bytes(), model.config.context_length
-        )
+        longest = model.config.context_length
+        context = min(longest, settings.max_model_len or longest)
+        self.plan = plan_memory(settings, self.page_bytes, model.state_bytes(), context)
         self.num_pages = self.plan.num_pages
         self.num_slots = self.plan.num_states + self.plan.num_snapshots
         self.caches: list[PooledCache] = []
