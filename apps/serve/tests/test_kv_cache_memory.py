@@ -183,6 +183,11 @@ def test_more_than_the_free_memory_names_the_option_in_its_unit() -> None:
     assert 0 < float(start.removeprefix("--kv-cache-memory: expected at most ")) < 100_000
 
 
+def test_a_context_is_at_most_that_of_the_model() -> None:
+    text = refusal(max_model_len=2049)
+    assert text == "--max-model-len: expected at most 2048, the model's context, got 2049"
+
+
 def test_snapshots_that_do_not_fit_name_the_option_in_its_unit(hybrid: Path) -> None:
     options: dict[str, Any] = {"model": str(hybrid), "kv_cache_memory": 0.01, "page_size": 8}
     text = refusal(**options, snapshot_memory=0.02)

@@ -1,5 +1,7 @@
 """Names of the model, and paths that no endpoint has."""
 
+from collections.abc import Callable
+
 import httpx
 import pytest
 from tinyllm_serve.testing import Server
@@ -18,6 +20,31 @@ def test_the_model_may_be_named_as_it_was_given(scripted: Server) -> None:
     assert httpx.get(f"{scripted.url}/v1/models/{model['root']}").json() == model
     other = httpx.post(scripted.url + CHAT, json=BODY | {"model": "other/scripted"})
     assert other.status_code == 404
+
+
+def test_a_model_may_have_several_names_and_a_shorter_context(
+    start: Callable[..., Server],
+) -> None:
+    names = ("--served-model-name", "a", "--served-model-name", "b/c")
+    server = start(*names, "--max-model-len", "64")
+    models = httpx.get(f"{server.url}/v1/models").json()["data"]
+    assert [(each["id"], each["max_model_len"]) for each in models] == [("a", 64), ("b/c", 64)]
+    assert httpx.get(f"{server.url}/v1/models/b/c").json() == models[1]
+    body = {"prompt": [5] * 32, "ignore_eos": True}
+    for fields in ({"model": "a", "max_tokens": 100}, {"model": "b/c"}, {"model": "pico"}):
+        answer = httpx.post(
+            f"{server.url}/v1/completions", json={"max_tokens": 90, **body, **fields}
+        )
+        assert answer.json()["model"] == "a"
+        assert answer.json()["usage"]["total_tokens"] == 64
+    error = httpx.post(f"{server.url}/v1/completions", json=body | {"model": "c"}).json()["error"]
+    assert error["message"] == "model: expected 'a' or 'b/c', the served model, got 'c'"
+    for prompt in ([5] * 64, "word " * 80):
+        answer = httpx.post(f"{server.url}/v1/completions", json={"prompt": prompt})
+        error = answer.json()["error"]
+        assert (error["code"], error["param"]) == ("context_length_exceeded", "prompt")
+        assert error["message"].startswith("prompt: expected at most 63 tokens, ")
+        assert error["message"].endswith("maximum context length is 64 tokens")
 
 
 @pytest.mark.parametrize(

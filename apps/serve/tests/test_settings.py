@@ -145,7 +145,7 @@ def test_older_names_of_options_still_work() -> None:
     older += " --no-prefix-cache"
     settings = [app(names.split(), standalone_mode=False) for names in (older, newer)]
     assert settings[0] == settings[1] != Settings()
-    assert settings[0].model_name == "a"
+    assert settings[0].model_names == ["a"]
     assert not settings[0].enable_prefix_caching
 
 

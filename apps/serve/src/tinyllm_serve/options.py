@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 from typer import Exit, Option, echo
 from typer.models import OptionInfo
@@ -44,3 +45,51 @@ def check(name: str, value: str | float | int, expected: str, valid: bool) -> No
     if not valid:
         flag = f"--{name.replace('_', '-')}"
         raise UsageError(f"{flag}: expected {expected}, got {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """The options of the model, which are a part of `Settings`."""
+
+    model: Annotated[
+        str, option("ID", "Folder, repository (owner/name) on the Hugging Face Hub, or pico.")
+    ] = "pico"
+    revision: Annotated[str | None, option("REV", "Branch, tag or commit on the Hub.")] = None
+    served_model_name: Annotated[
+        list[str] | None,
+        option(
+            "NAME",
+            "Model name in the API; may be repeated. Answers have the first one. [default: last "
+            "part of ID]",
+            "--served-model-name/--name",
+        ),
+    ] = None
+    ops: Annotated[
+        str, option("auto|cpu|cpu-int8|metal|mlx|reference", "Backend that computes.")
+    ] = "auto"
+    dtype: Annotated[
+        str,
+        option(
+            "auto|float32|float16|bfloat16",
+            "Type of the activations; auto is the checkpoint's, but float32 for mlx on a CPU.",
+        ),
+    ] = "auto"
+    split: Annotated[
+        str,
+        option(
+            "heads|layers|N,N",
+            "Part of the model in each of several processes: heads of all layers (tensor "
+            "parallel), or whole layers (pipeline parallel), N each.",
+        ),
+    ] = "heads"
+    max_model_len: Annotated[
+        int | None,
+        option("N", "Most tokens of a prompt and its answer. [default: the model's context]"),
+        Range(2),
+    ] = None
+
+    @property
+    def model_names(self) -> list[str]:
+        """The model's names in the API. Answers have the first one."""
+        given = [name for name in self.served_model_name or () if name]
+        return given or [self.model.rstrip("/").rpartition("/")[2] or self.model]

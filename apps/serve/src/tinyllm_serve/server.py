@@ -86,7 +86,7 @@ async def serve(settings: Settings, served: ServedModel, application: ASGIApp) -
         )
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         watching = asyncio.create_task(connections.watch())
-        log_event("listening", url=_url(listener), model=settings.model_name)
+        log_event("listening", url=_url(listener), model=settings.model_names[0])
         try:
             if await _load(served, signals):
                 await _wait_for_signal(served, signals)

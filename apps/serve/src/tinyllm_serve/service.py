@@ -65,8 +65,8 @@ class Service(ServedModel):
 
     @property
     def name(self) -> str:
-        """The model's name in the API."""
-        return self.settings.model_name
+        """The model's name in answers."""
+        return self.settings.model_names[0]
 
     @property
     def state(self) -> State:
@@ -86,8 +86,9 @@ class Service(ServedModel):
 
     @property
     def context_length(self) -> int:
-        """The context length of the model, in tokens."""
-        return self.engine.config.context_length
+        """The context length of the model, or --max-model-len, in tokens."""
+        longest = self.engine.config.context_length
+        return min(longest, self.settings.max_model_len or longest)
 
     @property
     def max_model_len(self) -> int:
@@ -147,15 +148,17 @@ class Service(ServedModel):
         return self.metrics.text()
 
     def check_model(self, name: str | None) -> None:
-        """Check that a request is for the served model, by its name or as given to --model.
+        """Check that a request is for the served model, by a name of it or as given to --model.
 
         Raises:
             ApiError: 404, as from OpenAI's API.
         """
-        if name not in (None, self.name, self.root):
+        names = self.settings.model_names
+        if name is not None and name not in (*names, self.root):
+            expected = " or ".join(map(repr, names))
             raise ApiError(
                 404,
-                f"model: expected {self.name!r}, the served model, got {name[:200]!r}",
+                f"model: expected {expected}, the served model, got {name[:200]!r}",
                 param="model",
                 code="model_not_found",
             )
@@ -181,6 +184,12 @@ class Service(ServedModel):
             part, tokenizer = self._group.member.load(folder, ops=ops, dtype=dtype)
             model = self._group.member.drive(part)
         self._weight_bytes = model.nbytes
+        longest = model.config.context_length
+        context = settings.max_model_len or longest
+        if context > longest:
+            raise ServeError(
+                f"--max-model-len: expected at most {longest}, the model's context, got {context}"
+            )
         if settings.snapshot_memory is not None and not model.state_bytes():
             _log.warning("--snapshot-memory has no effect: the model has no recurrent layers")
         draft = None
@@ -191,13 +200,13 @@ class Service(ServedModel):
         except MemorySettingError as error:
             raise _memory_error(error, settings) from error
         self.page_tokens = engine.stats.pages_total * settings.page_size
-        context, limit = model.config.context_length, settings.max_tokens
+        limit = settings.max_tokens
         if self.page_tokens < min(limit or context, context):
             _log.warning(
                 "the pages hold %d tokens, and %s is %d: answers may end earlier, unless "
                 "--kv-cache-memory is larger",
                 self.page_tokens,
-                "--max-tokens" if limit else "the model's context",
+                "--max-tokens" if limit else "the context",
                 limit or context,
             )
         return engine
@@ -229,6 +238,7 @@ def load_draft_model(name: str, tokenizer: Tokenizer, arithmetic: Arithmetic) ->
 def _engine_settings(settings: Settings) -> EngineSettings:
     return EngineSettings(
         page_size=settings.page_size,
+        max_model_len=settings.max_model_len,
         memory_bytes=_bytes(settings.kv_cache_memory),
         max_running=settings.max_num_seqs,
         max_waiting=settings.max_waiting,

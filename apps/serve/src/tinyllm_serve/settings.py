@@ -18,7 +18,7 @@ from tinyllm_serve.clients import (
 )
 from tinyllm_serve.errors import UsageError
 from tinyllm_serve.http.loopback import is_loopback
-from tinyllm_serve.options import Range, check, option, print_version
+from tinyllm_serve.options import ModelOptions, Range, check, option, print_version
 
 NUM_SPECULATIVE_TOKENS = 4
 """The default number of draft tokens ahead of each token, with a draft model."""
@@ -34,7 +34,7 @@ MAX_REPLICAS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(ModelOptions):
     """All options of a server. Typer reads the command line from these fields.
 
     Options with two names keep their older name as the second one.
@@ -43,36 +43,6 @@ class Settings:
         UsageError: if a value is out of its range, or two options exclude each other.
     """
 
-    model: Annotated[
-        str, option("ID", "Folder, repository (owner/name) on the Hugging Face Hub, or pico.")
-    ] = "pico"
-    revision: Annotated[str | None, option("REV", "Branch, tag or commit on the Hub.")] = None
-    served_model_name: Annotated[
-        str | None,
-        option(
-            "NAME",
-            "Model name in the API. [default: last part of ID]",
-            "--served-model-name/--name",
-        ),
-    ] = None
-    ops: Annotated[
-        str, option("auto|cpu|cpu-int8|metal|mlx|reference", "Backend that computes.")
-    ] = "auto"
-    dtype: Annotated[
-        str,
-        option(
-            "auto|float32|float16|bfloat16",
-            "Type of the activations; auto is the checkpoint's, but float32 for mlx on a CPU.",
-        ),
-    ] = "auto"
-    split: Annotated[
-        str,
-        option(
-            "heads|layers|N,N",
-            "Part of the model in each of several processes: heads of all layers (tensor "
-            "parallel), or whole layers (pipeline parallel), N each.",
-        ),
-    ] = "heads"
     host: Annotated[
         str, option("ADDRESS", "Address to listen on; 0.0.0.0 is every network of the machine.")
     ] = "127.0.0.1"
@@ -295,11 +265,6 @@ class Settings:
             _ = self.replica_range  # raises UsageError if the option is not valid
         elif self.replicas is not None or self.affinity is not None or self.update:
             raise UsageError("--replicas, --affinity, --update: expected --ray with them")
-
-    @property
-    def model_name(self) -> str:
-        """The model's name in the API."""
-        return self.served_model_name or self.model.rstrip("/").rpartition("/")[2] or self.model
 
     @property
     def has_keys(self) -> bool:

@@ -46,9 +46,9 @@ class RequestFactory:
         # cache, the last one is copied.
         if length > capacity - 1:
             raise PromptTooLongError(
-                f"prompt: expected at most {capacity - 1} tokens, the limit of max_model_len and of "
-                f"the engine's pages, got {length}: shorten it, or raise the limit; this model's "
-                f"maximum context length is {capacity} tokens"
+                f"prompt: expected at most {capacity - 1} tokens, the limit of max_model_len and "
+                f"of the engine's pages, got {length}: shorten it, or raise the limit; this "
+                f"model's maximum context length is {capacity} tokens"
             )
 
     def make(self, request: Request, number: int, grammar: CompiledGrammar | None) -> RequestState:

@@ -59,7 +59,7 @@ def run_replicas(settings: Settings) -> None:
             deploy(local, settings.model)
         finally:
             stop_cluster()
-        log_event("updated", model=settings.model_name, replicas=settings.replica_range[0])
+        log_event("updated", model=settings.model_names[0], replicas=settings.replica_range[0])
     else:
         replicas = ReplicaSet(settings)
         asyncio.run(serve(settings, replicas, make_front(replicas)))

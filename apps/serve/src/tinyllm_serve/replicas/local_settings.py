@@ -54,7 +54,7 @@ def local_settings(settings: Settings) -> Settings:
     draft = settings.draft_model
     return replace(
         settings,
-        served_model_name=settings.model_name,
+        served_model_name=settings.model_names,
         model=str(resolve(settings.model, settings.revision).absolute()),
         revision=None,
         draft_model=draft if draft in (None, DRAFT_HEAD) else str(resolve(draft).absolute()),

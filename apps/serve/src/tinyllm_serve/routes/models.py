@@ -32,21 +32,21 @@ router = APIRouter(tags=["models"])
 
 @router.get("/v1/models")
 async def models(service: ModelService) -> ModelList:
-    """List the served model."""
-    return ModelList(data=[_body(service)])
+    """List the served model, under each of its names."""
+    return ModelList(data=[_body(service, name) for name in service.settings.model_names])
 
 
 @router.get("/v1/models/{name:path}")
 async def model(name: str, service: ModelService) -> ModelBody:
     """Describe the model of a name."""
     service.check_model(name)
-    return _body(service)
+    return _body(service, name if name in service.settings.model_names else service.name)
 
 
-def _body(service: Service) -> ModelBody:
+def _body(service: Service, name: str) -> ModelBody:
     service.check_ready()  # the context is known once the model is loaded
     return ModelBody(
-        id=service.name,
+        id=name,
         created=service.created,
         root=service.root,
         max_model_len=service.max_model_len,
