@@ -42,7 +42,7 @@ def test_the_start_warns_that_answers_will_be_shorter(
     small: Server, pico: Server, capacity: int
 ) -> None:
     assert capacity < 2048
-    text = f"the pages hold {capacity} tokens, and the model's context is 2048: "
+    text = f"the pages hold {capacity} tokens, and the context is 2048: "
     (notice,) = [entry for entry in small.log() if str(entry["event"]).startswith(text)]
     assert notice["level"] == "warning"
     assert not any(entry["level"] == "warning" for entry in pico.log())

@@ -113,6 +113,11 @@ class ChatRequest(ClientFields, SamplingFields, PromptEnd):
         Literal[False] | None, expect("expected false: the answer alone is returned")
     ] = None
 
+    include_reasoning: Annotated[
+        Literal[True] | None,
+        expect('expected true: reasoning_effort: "none" answers without reasoning'),
+    ] = None
+
     @model_validator(mode="after")
     def _check_chat_fields(self) -> "ChatRequest":
         if self.top_logprobs and not self.logprobs:

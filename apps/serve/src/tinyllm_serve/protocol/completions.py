@@ -1,7 +1,6 @@
 """Request and response of POST /v1/completions."""
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -11,6 +10,7 @@ from tinyllm_serve.protocol.base import (
     CompletionFields,
     ListOf,
     UsageBody,
+    expect,
 )
 from tinyllm_serve.protocol.sampling import SamplingFields
 
@@ -27,12 +27,15 @@ TextOrTokens = str | Texts | Tokens | TokenLists
 class CompletionRequest(SamplingFields):
     """One or more texts for the model to continue."""
 
-    unsupported: ClassVar[Mapping[str, str]] = {
-        "suffix": "this server fills no gaps: for models that were trained to, such as "
-        "Qwen2.5-Coder, write their tokens <|fim_prefix|> and so on into the prompt"
-    }
-
     prompt: TextOrTokens
+    suffix: Annotated[
+        Literal[""] | None,
+        expect(
+            "expected an empty text, because this server fills no gaps: for models that were "
+            "trained to, such as Qwen2.5-Coder, write their tokens <|fim_prefix|> and so on into "
+            "the prompt"
+        ),
+    ] = None
     max_tokens: int | None = Field(
         default=None,
         ge=0,

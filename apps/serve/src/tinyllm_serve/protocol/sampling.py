@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 from tinyllm_qwen import GenerationConfig, SamplingParams
 
 from tinyllm_serve.protocol.base import DictOf, EndUser, ListOf, Strict
-from tinyllm_serve.protocol.neutral import NeutralSampling
+from tinyllm_serve.protocol.neutral import OTHER_NAMES, NeutralSampling
 from tinyllm_serve.protocol.output_format import ResponseFormat, StructuredOutputs, TextFormat
 
 MAX_CHOICES = 16
@@ -54,6 +54,8 @@ class GenerationFields(Strict):
 
 class SamplingFields(GenerationFields, NeutralSampling):
     """Fields of both kinds of completions. None stands for the checkpoint's default."""
+
+    unsupported: ClassVar[Mapping[str, str]] = OTHER_NAMES
 
     top_k: int | None = Field(default=None, ge=-1, le=2**31 - 1, description="0 and -1 are off.")
     min_p: float | None = Field(default=None, ge=0, le=1)
