@@ -47,6 +47,37 @@ def test_a_model_may_have_several_names_and_a_shorter_context(
         assert error["message"].endswith("maximum context length is 64 tokens")
 
 
+def test_the_operator_sets_defaults_of_requests(
+    scripted: Server, start: Callable[..., Server]
+) -> None:
+    (model,) = httpx.get(f"{scripted.url}/v1/models").json()["data"]
+    generation = ("--override-generation-config", '{"temperature": 0.25}')
+    template = ("--default-chat-template-kwargs", '{"enable_thinking": false}')
+    server = start("--model", model["root"], "--allow-special-tokens", *generation, *template)
+
+    def tokens(server: Server, **fields: object) -> int:
+        body = {**BODY, **fields}
+        usage = httpx.post(server.url + CHAT, json=body).json()["usage"]
+        counted = {name: body[name] for name in body.keys() & {"messages", "chat_template_kwargs"}}
+        count = httpx.post(f"{server.url}/tokenize", json=counted).json()["count"]
+        assert count == usage["prompt_tokens"] or "reasoning_effort" in fields
+        return int(usage["prompt_tokens"])
+
+    off, on = ({"enable_thinking": value} for value in (False, True))
+    assert tokens(server) == tokens(scripted, chat_template_kwargs=off) > tokens(scripted)
+    for fields in ({"chat_template_kwargs": on}, {"reasoning_effort": "low"}):
+        assert tokens(server, **fields) == tokens(scripted)
+
+    def temperature(server: Server, **fields: object) -> object:
+        body = {"input": "#think", **fields}
+        return httpx.post(f"{server.url}/v1/responses", json=body).json()["temperature"]
+
+    assert (temperature(scripted), temperature(server)) == (0.0, 0.25)
+    assert temperature(server, temperature=0.5) == 0.5
+    warned = ["--override-generation-config" in str(each.log()) for each in (scripted, server)]
+    assert warned == [True, False]
+
+
 @pytest.mark.parametrize(
     ("path", "message"),
     [

@@ -149,6 +149,23 @@ def test_older_names_of_options_still_work() -> None:
     assert not settings[0].enable_prefix_caching
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("override_generation_config", "temperature=1", "expected a JSON object, such as"),
+        ("override_generation_config", "[]", "expected a JSON object, such as"),
+        ("override_generation_config", '{"max_new_tokens": 5}', "got max_new_tokens: leave it out"),
+        ("override_generation_config", '{"top_p": 2}', "top_p"),
+        ("default_chat_template_kwargs", '{"messages": []}', "the server sets it"),
+        ("default_chat_template_kwargs", '{"enable_thinking": "no"}', "valid boolean"),
+    ],
+)
+def test_json_of_an_option_is_checked_at_the_start(option: str, value: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        Service(Settings(**{option: value}))  # type: ignore[arg-type]  # by name
+    assert str(caught.value).startswith(f"--{option.replace('_', '-')}: ")
+
+
 def test_the_log_does_not_have_the_keys() -> None:
     assert "secret" not in repr(Settings(api_key=["secret"]))
 

@@ -1,5 +1,6 @@
 """Declarations of command-line options, and checks of their values."""
 
+import json
 import math
 from dataclasses import dataclass
 from typing import Annotated
@@ -38,6 +39,21 @@ def print_version(wanted: bool) -> bool:
         echo(f"serve {version('tinyllm-serve')}")
         raise Exit
     return wanted
+
+
+def json_option(name: str, text: str | None) -> dict[str, object]:
+    """Return the JSON object that is the value of an option; empty without a value.
+
+    Raises:
+        UsageError: if the value is no JSON object.
+    """
+    try:
+        value = {} if text is None else json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise UsageError(f"--{name}: expected a JSON object, such as '{{\"name\": 1}}', got {text}")
+    return value
 
 
 def check(name: str, value: str | float | int, expected: str, valid: bool) -> None:
@@ -86,6 +102,22 @@ class ModelOptions:
         int | None,
         option("N", "Most tokens of a prompt and its answer. [default: the model's context]"),
         Range(2),
+    ] = None
+    override_generation_config: Annotated[
+        str | None,
+        option(
+            "JSON",
+            "Fields that replace those of generation_config.json, the defaults of requests: "
+            "do_sample, temperature, top_k, top_p, min_p, repetition_penalty.",
+        ),
+    ] = None
+    default_chat_template_kwargs: Annotated[
+        str | None,
+        option(
+            "JSON",
+            "Variables of the chat template, such as '{\"enable_thinking\": false}', unless a "
+            "request sets them.",
+        ),
     ] = None
 
     @property

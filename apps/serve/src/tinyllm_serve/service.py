@@ -5,18 +5,23 @@ import logging
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import fields
 
+from pydantic import ValidationError
 from tinyllm_engine import AsyncEngine, Engine, EngineSettings, MemorySettingError
 from tinyllm_kernels import Arithmetic
-from tinyllm_qwen import GenerationConfig, Qwen, Tokenizer, load
+from tinyllm_qwen import CheckpointError, GenerationConfig, Qwen, Tokenizer, load
 from tinyllm_qwen.checkpoint.hub import resolve
+from tinyllm_qwen.config.generation import FILE_NAME
 from tinyllm_qwen.language_model import LanguageModel
 
-from tinyllm_serve.errors import ServeError
+from tinyllm_serve.errors import ServeError, UsageError
 from tinyllm_serve.group import Group
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.pace import Pacer
 from tinyllm_serve.metrics import Metrics
+from tinyllm_serve.options import json_option
+from tinyllm_serve.protocol.chat import TemplateVariables
 from tinyllm_serve.served_model import Fact, ServedModel, State
 from tinyllm_serve.settings import DRAFT_HEAD, Settings
 
@@ -28,7 +33,8 @@ class Service(ServedModel):
 
     Attributes:
         engine: the model, and the requests in progress.
-        defaults: the checkpoint's sampling parameters.
+        defaults: the sampling parameters of the checkpoint and of the operator.
+        template_defaults: the operator's variables of the chat template.
         root: the model as the operator has named it.
         arithmetic: backend and dtype; None before the model is loaded.
         page_tokens: the number of tokens that the pages hold; 0 before the model is loaded.
@@ -55,6 +61,8 @@ class Service(ServedModel):
         self.arithmetic: Arithmetic | None = None
         self.page_tokens = 0
         self._weight_bytes = 0
+        self._generation = generation_overrides(settings)
+        self.template_defaults = template_defaults(settings)
         self.created = int(time.time())
         self.pacer = Pacer()
         self.embeddings = set[asyncio.Task[object]]()
@@ -168,7 +176,13 @@ class Service(ServedModel):
         settings = self.settings
         self.arithmetic = Arithmetic.choose(settings.ops, settings.dtype)
         folder = resolve(settings.model, settings.revision)
-        self.defaults = GenerationConfig.from_folder(folder)
+        self.defaults = GenerationConfig.from_folder(folder, self._generation)
+        if not (self._generation or (folder / FILE_NAME).exists()):
+            _log.warning(
+                "the model has no %s: answers are greedy, unless a request has a temperature or "
+                "--override-generation-config sets one",
+                FILE_NAME,
+            )
         self.defaults.sampling()  # raises here, and not at the first request, if out of range
         model: LanguageModel
         ops, dtype = self.arithmetic.ops, self.arithmetic.dtype
@@ -251,6 +265,40 @@ def _engine_settings(settings: Settings) -> EngineSettings:
         prefix_path=settings.prefix_cache_path,
         speculation=settings.draft_tokens,
     )
+
+
+def generation_overrides(settings: Settings) -> dict[str, object]:
+    """Return the fields of --override-generation-config.
+
+    Raises:
+        UsageError: if a field is unknown, or its value is not valid.
+    """
+    name = "override-generation-config"
+    values = json_option(name, settings.override_generation_config)
+    known = [each.name for each in fields(GenerationConfig) if each.name != "eos_token_ids"]
+    for field in values.keys() - set(known):
+        raise UsageError(f"--{name}: expected {', '.join(known)}, got {field}: leave it out")
+    try:
+        GenerationConfig.from_values(values, f"--{name}")
+    except CheckpointError as error:
+        raise UsageError(str(error)) from error
+    return values
+
+
+def template_defaults(settings: Settings) -> TemplateVariables:
+    """Return the variables of --default-chat-template-kwargs.
+
+    Raises:
+        UsageError: if a name or a value is not valid.
+    """
+    name = "default-chat-template-kwargs"
+    try:
+        return TemplateVariables.model_validate(
+            json_option(name, settings.default_chat_template_kwargs)
+        )
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise UsageError(f"--{name}: {reason}") from error
 
 
 def _bytes(gigabytes: float | None) -> int | None:

@@ -89,3 +89,18 @@ def test_arguments_win_over_the_defaults() -> None:
     params = advice.sampling(temperature=0.0, top_p=0.5)
     assert (params.temperature, params.top_k, params.top_p, params.min_p) == (0.0, 20, 0.5, 0.1)
     assert GenerationConfig(temperature=0.6).sampling().is_greedy
+
+
+def test_overrides_replace_fields_of_the_file(tmp_path: Path) -> None:
+    def read(**overrides: object) -> GenerationConfig:
+        return GenerationConfig.from_folder(tmp_path, overrides)
+
+    assert read() == GenerationConfig()
+    assert read(temperature=0.5) == GenerationConfig(do_sample=True, temperature=0.5)
+    assert read(temperature=0.5, do_sample=False).sampling().temperature == 0.0
+    assert read(repetition_penalty=1.1) == GenerationConfig(repetition_penalty=1.1)
+    (tmp_path / "generation_config.json").write_text('{"top_k": 20, "eos_token_id": 7}')
+    changed = GenerationConfig(do_sample=True, top_k=9, eos_token_ids=frozenset({7}))
+    assert read(top_k=9) == changed
+    with pytest.raises(CheckpointError, match="top_p"):
+        read(top_p=2)

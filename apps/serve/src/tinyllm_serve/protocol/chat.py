@@ -63,6 +63,11 @@ class TemplateVariables(BaseModel):
         """All variables but `enable_thinking`."""
         return dict(self.model_extra or {})
 
+    def over(self, defaults: "TemplateVariables") -> "TemplateVariables":
+        """Return these variables, and those of `defaults` that are not set here."""
+        thinking = {} if self.enable_thinking is None else {"enable_thinking": self.enable_thinking}
+        return defaults.model_copy(update={**self.extra, **thinking})
+
 
 class PromptEnd(Strict):
     """Fields of vLLM that choose the end of a conversation's prompt."""

@@ -8,6 +8,7 @@ from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.partition.split import HEADS
 
 from tinyllm_serve.errors import UsageError
+from tinyllm_serve.service import generation_overrides, template_defaults
 from tinyllm_serve.settings import DRAFT_HEAD, Settings
 
 _VARIABLES = {
@@ -44,13 +45,16 @@ def local_settings(settings: Settings) -> Settings:
     describes them at /docs, for which a placeholder is enough.
 
     Raises:
-        UsageError: if all replicas would write one file, or each model would be split.
+        UsageError: if all replicas would write one file, each model would be split, or an option
+            is not valid.
         CheckpointError, HubError: if a model is not available.
     """
     if settings.prefix_cache_path is not None:
         raise UsageError("--prefix-cache-path: expected none with --ray: replicas come and go")
     if settings.split != str(HEADS):
         raise UsageError("--split: expected none with --ray: each replica has the whole model")
+    generation_overrides(settings)
+    template_defaults(settings)
     draft = settings.draft_model
     return replace(
         settings,

@@ -96,7 +96,7 @@ def _prepare(service: Service, body: ChatRequest) -> tuple[Prompt, Grammar | Non
         service.tokenizer,
         body.messages,
         body.offered_tools,
-        body.template_variables,
+        body.template_variables.over(service.template_defaults),
         max_tokens=service.max_prompt,
         continues=body.continue_final_message or False,
         max_model_len=service.max_model_len,

@@ -114,7 +114,7 @@ def _encode(service: Service, body: TokenizeText | TokenizeChat) -> list[int]:
         service.tokenizer,
         body.messages,
         body.tools or [],
-        body.chat_template_kwargs,
+        body.chat_template_kwargs.over(service.template_defaults),
         max_tokens=limit,
         continues=body.continue_final_message or False,
         allow_special_tokens=service.settings.allow_special_tokens,

@@ -1,6 +1,7 @@
 """The sampling defaults of a checkpoint, and the tokens that end an answer."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -11,6 +12,10 @@ from tinyllm_qwen.regular_file import exists_or_broken_link
 from tinyllm_qwen.sampling.params import SamplingParams
 
 MAX_TOKEN_ID = 2**31 - 1
+
+FILE_NAME = "generation_config.json"
+_SAMPLED = frozenset({"temperature", "top_k", "top_p", "min_p"})
+"""The fields that have no effect without `do_sample`, unless a request has a temperature."""
 
 Number = TypeVar("Number", int, float)
 
@@ -42,16 +47,31 @@ class GenerationConfig:
     eos_token_ids: frozenset[int] = frozenset()
 
     @classmethod
-    def from_folder(cls, folder: Path) -> "GenerationConfig":
+    def from_folder(
+        cls, folder: Path, overrides: Mapping[str, object] | None = None
+    ) -> "GenerationConfig":
         """Read `generation_config.json` in `folder`. Without the file, return the defaults.
+
+        `overrides` replace fields of the file. `temperature`, `top_k`, `top_p` and `min_p` also set
+        `do_sample`, unless `overrides` have it.
 
         Raises:
             CheckpointError: if the file is broken, or a field has a wrong type or is out of range.
         """
-        path = folder / "generation_config.json"
-        if not exists_or_broken_link(path):
-            return cls()
-        fields = Fields(read_json_object(path), str(path))
+        path = folder / FILE_NAME
+        values = read_json_object(path) if exists_or_broken_link(path) else {}
+        overrides = overrides or {}
+        sampled = {"do_sample": True} if overrides.keys() & _SAMPLED else {}
+        return cls.from_values({**values, **sampled, **overrides}, str(path))
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, object], source: str) -> "GenerationConfig":
+        """Read the fields of a JSON object. `source` is its name in error messages.
+
+        Raises:
+            CheckpointError: if a field has a wrong type or is out of range.
+        """
+        fields = Fields(values, source)
 
         def number(name: str, low: float, high: float, default: float) -> float:
             return default if fields.raw(name) is None else fields.number(name, low, high)
