@@ -67,6 +67,15 @@ def test_zeros_are_zeros(shape: tuple[int, ...], dtype: mx.Dtype) -> None:
     assert not zeros.astype(mx.float32).any()
 
 
+def test_more_memory_than_there_is_is_an_error() -> None:
+    """No system has 2^50 bytes of address space."""
+    ops = opset("cpu")
+    assert isinstance(ops, Backend)
+    with pytest.raises(RuntimeError, match=f"unable to allocate {1 << 50} bytes"):
+        mx.eval(ops.zeros((1 << 30, 1 << 20), mx.uint8))
+    assert not ops.zeros((7,), mx.uint8).any()
+
+
 def test_caches_are_moved_to_huge_pages(native: ModuleType) -> None:
     shape, dtype, ops = LayerShape(kv_heads=4, head_dim=128), mx.float32, opset("cpu")
     stack = make_stack(make_layers(shape, 1, dtype, ops), ops)

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,10 +32,15 @@ inline mlx::core::Stream stream_of_process() {
   return mlx::core::default_stream(mlx::core::Device::cpu);
 }
 
-// Allocates the memory of `out` and returns it.
+// Allocates the memory of `out` and returns it. Throws std::runtime_error if there is too little:
+// MLX's allocator for CPUs returns null then, and those for GPUs throw.
 inline char* allocate(mlx::core::array& out) {
   out.set_data(mlx::core::allocator::malloc(out.nbytes()));
-  return out.data<char>();
+  char* data = out.data<char>();
+  if (!data && out.nbytes()) {
+    throw std::runtime_error("unable to allocate " + std::to_string(out.nbytes()) + " bytes");
+  }
+  return data;
 }
 
 // A primitive with one output.
