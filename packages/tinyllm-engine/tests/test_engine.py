@@ -163,6 +163,7 @@ def test_outputs_are_text_logprobs_and_a_reason(pico: Model, prompts: list[list[
         assert output.logprob == pytest.approx(piece.logprob, abs=1e-4)
         assert [t.token for t in output.top] == [token for token, _ in piece.top_logprobs]
     assert outputs[-1].usage.completion_tokens == len(outputs)
+    assert [output.stop for output in outputs[-2:]] == [None, "by its"]
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -69,6 +69,7 @@ class Output:
         embedding: the embedding of the prompt, E numbers; None unless the request asks for it.
         prompt_logprobs: in the first output, the tokens of the prompt, if the request asks for
             them. The first token has no log-probability.
+        stop: in the last output, the stop string that ended the text; None for other reasons.
     """
 
     text: str
@@ -79,6 +80,7 @@ class Output:
     top: tuple[TokenLogprob, ...] = ()
     embedding: list[float] | None = None
     prompt_logprobs: tuple[SampledToken, ...] = ()
+    stop: str | None = None
 
 
 @dataclass(frozen=True)

@@ -315,6 +315,7 @@ class RequestState:
                     chosen.logprob,
                     chosen.top,
                     prompt_logprobs=logprobs,
+                    stop=self.output_processor.stop,
                 )
             )
             logprobs = ()

@@ -38,6 +38,11 @@ def test_any_cut_shows_the_text_before_the_first_stop(chunks: list[str], stops: 
         )
         assert shown == (expected if stopped else seen[: len(seen) - held])
     assert (shown + finder.flush(), stopped) == before_stop("".join(chunks), stops)
+    if stopped:
+        assert finder.found in stops
+        assert "".join(chunks).startswith(f"{shown}{finder.found}")
+    else:
+        assert finder.found is None
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,11 @@ class OutputProcessor:
         self._stream = tokenizer.stream()
         self._stops = StopStrings(stop) if stop else None
 
+    @property
+    def stop(self) -> str | None:
+        """The stop string that ended the text; None if another reason did, or none yet."""
+        return None if self._stops is None else self._stops.found
+
     def push(self, token: int, *, ended: bool) -> tuple[str, FinishReason | None]:
         """Add the next token.
 

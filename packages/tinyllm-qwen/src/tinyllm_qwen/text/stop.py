@@ -15,6 +15,9 @@ class StopStrings:
 
     A character takes amortized constant time for any number of stop strings. Searches for the same
     stop strings share one automaton, which is made when the first text is added.
+
+    Attributes:
+        found: the stop string that was found; None before.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -31,7 +34,7 @@ class StopStrings:
         self._automaton: _Automaton | None = None
         self._state = 0
         self._held = ""
-        self._met = False
+        self.found: str | None = None
 
     def push(self, text: str) -> tuple[str, bool]:
         """Add the next piece of text.
@@ -40,7 +43,7 @@ class StopStrings:
             The text to show now, and True once a stop string was found. No text is shown after a
             stop string.
         """
-        if self._met:
+        if self.found is not None:
             return "", True
         if self._automaton is None:
             self._automaton = _automaton(self._stops)
@@ -49,9 +52,9 @@ class StopStrings:
             state = automaton.step(state, character)
             match = automaton.match[state]
             if match:
-                end = len(self._held) + position + 1 - match
-                shown, self._held, self._met = (self._held + text)[:end], "", True
-                return shown, True
+                whole, end = self._held + text, len(self._held) + position + 1
+                self._held, self.found = "", whole[end - match : end]
+                return whole[: end - match], True
         text = self._held + text
         end = len(text) - automaton.length[state]
         self._state, self._held = state, text[end:]
