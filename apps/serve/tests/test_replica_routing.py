@@ -65,6 +65,17 @@ def test_tools_change_the_hashes_and_sampling_does_not() -> None:
     assert in_common(prefix_hashes(chat(question, tools=tools), STRIDE), plain) == 0
 
 
+def test_a_billing_header_does_not_change_the_hashes() -> None:
+    def of(header: str, system: str = "Be brief, and answer in one sentence.") -> tuple[bytes, ...]:
+        blocks = [{"type": "text", "text": text} for text in (header, system)]
+        return prefix_hashes(chat("why?", system=blocks), STRIDE)
+
+    first, second = (of(f"x-anthropic-billing-header: cch={each};") for each in "ab")
+    assert first == second
+    assert of("a") != of("b")
+    assert first != of("x-anthropic-billing-header", "Be long, and answer in many sentences.")
+
+
 @pytest.mark.parametrize(
     "body",
     [

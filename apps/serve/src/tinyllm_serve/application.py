@@ -21,6 +21,7 @@ from tinyllm_serve.http.host_check import HostCheck
 from tinyllm_serve.http.pace import Pacer
 from tinyllm_serve.http.request_log import RequestLog, log_fields
 from tinyllm_serve.metrics import Metrics
+from tinyllm_serve.protocol.anthropic import CountTokensRequest, MessagesRequest
 from tinyllm_serve.protocol.chat import ChatRequest
 from tinyllm_serve.protocol.completions import CompletionRequest
 from tinyllm_serve.protocol.responses import ResponseRequest
@@ -29,6 +30,7 @@ from tinyllm_serve.routes import (
     completions,
     embeddings,
     health,
+    messages,
     models,
     page,
     responses,
@@ -57,6 +59,8 @@ _BODIES = (
     ChatRequest,
     CompletionRequest,
     ResponseRequest,
+    MessagesRequest,
+    CountTokensRequest,
     embeddings.EmbeddingRequest,
     tokenize.TokenizeText,
     tokenize.TokenizeChat,
@@ -65,7 +69,7 @@ _BODIES = (
 _FIELDS = {name for body in _BODIES for name in (*body.model_fields, *body.unsupported)}
 """The names of all fields of request bodies. Other names can be text of a user."""
 
-_PROTECTED = (chat, completions, embeddings, responses, models, tokenize)
+_PROTECTED = (chat, completions, embeddings, responses, messages, models, tokenize)
 
 
 def make_application(service: Service) -> ASGIApp:
@@ -79,7 +83,7 @@ def make_endpoints(service: Service) -> ASGIApp:
     app: FastAPI = FastAPIOffline(
         redoc_url=None,
         title="tinyllm",
-        description="Qwen models behind OpenAI's API.",
+        description="Qwen models behind OpenAI's and Anthropic's APIs.",
         responses={"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}},
     )
     # The dependency only describes the key at /docs. `ApiKey` checks the key.
@@ -121,7 +125,7 @@ def add_middleware(app: ASGIApp, settings: Settings, metrics: Metrics, pacer: Pa
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Answer all errors in OpenAI's shape."""
+    """Answer all errors in the shape of the API of their path."""
     for kind in _ERRORS:
         app.add_exception_handler(kind, _error_response)
 

@@ -81,7 +81,7 @@ class ApiKey:
         if client is None:
             error = ApiError(
                 401,
-                "no valid API key: send one as 'Authorization: Bearer KEY'",
+                "no valid API key: send one as 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
@@ -107,10 +107,13 @@ class ApiKey:
 
     async def _client(self, scope: Scope) -> Client | None:
         """Return the client of a request's key."""
-        given = await BEARER(Request(scope))
-        if given is None:
+        request = Request(scope)
+        given = await BEARER(request)
+        # Anthropic's clients send a key as x-api-key.
+        text = request.headers.get("x-api-key") if given is None else given.credentials
+        if text is None:
             return None
-        key = given.credentials.strip().encode()
+        key = text.strip().encode()
         # Every key is compared, in constant time, so that the time tells nothing about the keys.
         found = [client for each, client in self._clients if hmac.compare_digest(each, key)]
         return found[0] if found else None

@@ -1,16 +1,17 @@
-"""Errors in OpenAI's shape."""
+"""Errors in OpenAI's shape, and in Anthropic's for the paths of its API."""
 
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 from tinyllm_engine import (
     EngineClosedError,
     EngineFullError,
@@ -29,6 +30,14 @@ TOO_LONG = "context_length_exceeded"
 """OpenAI's code for prompts that are too long. Clients then shorten the conversation."""
 
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
+_ANTHROPIC_TYPES = {
+    **_TYPES,
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    503: "overloaded_error",
+}
+_TOO_LONG = re.compile(r"(\d+)\D*, got (?:at least )?(\d+)")
 _CODES = {
     "missing": "missing_parameter",
     "extra_forbidden": "unknown_parameter",
@@ -54,6 +63,21 @@ class ErrorBody(BaseModel):
     """The body of every response with an error."""
 
     error: ErrorDetail
+
+
+class AnthropicErrorDetail(BaseModel):
+    """An error: its kind, and a message for people."""
+
+    type: str
+    message: str
+
+
+class AnthropicErrorBody(BaseModel):
+    """The body of an error of Anthropic's API."""
+
+    type: Literal["error"] = "error"
+    error: AnthropicErrorDetail
+    request_id: str | None
 
 
 @dataclass(eq=False)
@@ -88,10 +112,45 @@ class ApiError(Exception):
         """The body of the response, as JSON values."""
         return ErrorBody(error=self.detail).model_dump()
 
+    def body_for(self, scope: Scope) -> JsonObject:
+        """Return the body, in the shape of the API that a request's path belongs to."""
+        if not is_anthropic(scope):
+            return self.body
+        kind = "api_error" if self.status >= 500 else "invalid_request_error"
+        message = self.message
+        if self.code == "context_length_exceeded" and (counts := _TOO_LONG.search(message)):
+            # Clients look for this text, and then shorten the conversation.
+            most, got = counts.groups()
+            message = f"prompt is too long: {got} tokens > {most} maximum: shorten it"
+        detail = AnthropicErrorDetail(type=_ANTHROPIC_TYPES.get(self.status, kind), message=message)
+        identity = scope.get("state", {}).get("request_id")
+        return AnthropicErrorBody(error=detail, request_id=identity).model_dump()
+
     @property
     def response(self) -> JSONResponse:
         """The response."""
-        return JsonText(self.body, self.status, self.headers)
+        return _ErrorResponse(self)
+
+
+class _ErrorResponse(JsonText):
+    """The response of an error. The path of the request decides its shape."""
+
+    def __init__(self, error: ApiError) -> None:
+        """Prepare the response in OpenAI's shape."""
+        super().__init__(error.body, error.status, error.headers)
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        self.body = self.render(self._error.body_for(scope))
+        self.headers["content-length"] = str(len(self.body))
+        await super().__call__(scope, receive, send)
+
+
+def is_anthropic(scope: Scope) -> bool:
+    """Return True for a request of Anthropic's API, whose errors have a shape of their own."""
+    path: str = scope["path"]
+    return path.startswith("/v1/messages")
 
 
 def unavailable(reason: str) -> ApiError:

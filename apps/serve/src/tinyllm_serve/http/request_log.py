@@ -9,6 +9,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tinyllm_serve.http.disconnect import CLIENT_CLOSED_REQUEST
+from tinyllm_serve.http.errors import is_anthropic
 from tinyllm_serve.metrics import Metrics
 
 LogFields = dict[str, object]
@@ -43,7 +44,7 @@ class RequestLog:
             **scope,
             # uvicorn leaves out the body of the response to HEAD, by the method of its own scope.
             "method": "GET" if method == "HEAD" else method,
-            "state": {**scope.get("state", {}), "log_fields": fields},
+            "state": {**scope.get("state", {}), "log_fields": fields, "request_id": identity},
         }
         start = time.perf_counter()
         status, complete = CLIENT_CLOSED_REQUEST, False
@@ -53,6 +54,8 @@ class RequestLog:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = [*message.get("headers", []), (b"x-request-id", identity.encode())]
+                if is_anthropic(scope):
+                    headers.append((b"request-id", identity.encode()))
                 message = {**message, "headers": headers}
             complete = message["type"] == "http.response.body" and not message.get("more_body")
             await send(message)

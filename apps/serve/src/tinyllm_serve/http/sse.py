@@ -32,8 +32,9 @@ class EventStream(Response):
     Attributes:
         events: the source of the events; always closed at the end.
         keep_alive: the seconds of silence before a comment.
-        named: True to send each event's "type" as its name, as /v1/responses does.
-        failure: returns the last events of a stream that has failed after its status was sent.
+        named: True to send each event's "type" as its name, as /v1/responses and /v1/messages do.
+        failure: returns the last events of a stream that has failed after its status was sent; None
+            for the body of the error alone.
     """
 
     media_type = "text/event-stream"
@@ -52,7 +53,7 @@ class EventStream(Response):
         self.events = events
         self.keep_alive = keep_alive
         self.named = named
-        self.failure = failure or (lambda error: [error.body])
+        self.failure = failure
         self._started = False
         self._last_sent = 0.0
         self._lock = asyncio.Lock()
@@ -61,7 +62,7 @@ class EventStream(Response):
         """Send all events, unless the client disconnects."""
         release_body(scope)
         # Three tasks for the whole stream, so that a token wakes only the task that sends it.
-        sending = asyncio.create_task(self._send_all(send))
+        sending = asyncio.create_task(self._send_all(scope, send))
         gone = asyncio.create_task(disconnected(receive))
         comments = asyncio.create_task(self._send_comments(send))
         async with aclosing(self.events):
@@ -72,7 +73,7 @@ class EventStream(Response):
             finally:
                 await cancel(sending, gone, comments)
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, scope: Scope, send: Send) -> None:
         """Send every event as it comes, and the end of the stream."""
         try:
             async for event in self.events:
@@ -83,7 +84,8 @@ class EventStream(Response):
             known = as_api_error(error)
             if known.code == "internal_error":
                 _log.error("a stream has failed", exc_info=error)
-            await self._send(send, last_bytes(self.failure(known), named=self.named), last=True)
+            events = [known.body_for(scope)] if self.failure is None else self.failure(known)
+            await self._send(send, last_bytes(events, named=self.named), last=True)
         else:
             await self._send(send, last_bytes([], named=self.named), last=True)
 

@@ -119,8 +119,9 @@ class Front:
             kind = Headers(raw=start["headers"]).get("content-type", "")
             if not kind.startswith("text/event-stream"):
                 raise  # a partial response cannot report an error, so the connection is closed
-            known, named = _as_api_error(error), request.path == "/v1/responses"
-            end = last_bytes([error_event(known) if named else known.body], named=named)
+            known, path = _as_api_error(error), request.path
+            event = error_event(known) if path == "/v1/responses" else known.body_for(scope)
+            end = last_bytes([event], named=path in ("/v1/responses", "/v1/messages"))
             await send({"type": "http.response.body", "body": end, "more_body": False})
 
 

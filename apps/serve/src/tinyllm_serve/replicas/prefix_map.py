@@ -7,6 +7,7 @@ from hashlib import blake2b
 
 from tinyllm_serve.http.body import MAX_VALUES
 from tinyllm_serve.http.json_structure import JsonBounds
+from tinyllm_serve.protocol.anthropic import BILLING_HEADER
 
 HASH_BYTES = 16
 MAX_HASHES = 1024
@@ -18,7 +19,7 @@ BOUNDS = JsonBounds(MAX_VALUES)
 CAPACITY = 1 << 16
 
 # Fields of the prompt, in the order in which chat templates write them.
-_FIELDS = ("tools", "instructions", "messages", "input", "prompt")
+_FIELDS = ("tools", "instructions", "system", "messages", "input", "prompt")
 
 
 def prefix_hashes(body: bytes, stride: int) -> tuple[bytes, ...]:
@@ -37,7 +38,7 @@ def prefix_hashes(body: bytes, stride: int) -> tuple[bytes, ...]:
         request = json.loads(body)
         if not isinstance(request, dict):
             return ()
-        parts = [request[name] for name in _FIELDS if request.get(name) is not None]
+        parts = [_stable(request[name]) for name in _FIELDS if request.get(name) is not None]
         text = json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
     except (ValueError, RecursionError):
         return ()  # the replica answers with the error
@@ -54,6 +55,17 @@ def prefix_hashes(body: bytes, stride: int) -> tuple[bytes, ...]:
         before = blake2b(before + piece, digest_size=HASH_BYTES).digest()
         hashes.append(before)
     return tuple(hashes)
+
+
+def _stable(value: object) -> object:
+    """Return a field without Claude Code's billing header, which differs in each request."""
+    if not isinstance(value, list):
+        return value
+    return [
+        item
+        for item in value
+        if not (isinstance(item, dict) and str(item.get("text")).startswith(BILLING_HEADER))
+    ]
 
 
 class PrefixMap:
