@@ -31,6 +31,16 @@ def unknown_fields() -> bytes:
     return chat(**{f"f{i}": 1 for i in range(BODY // 14)})
 
 
+def open_blocks() -> bytes:
+    """Return a request of /v1/messages whose blocks have fields that do not exist."""
+    blocks = [
+        {"type": "text", "text": "", **{f"f{i}-{j}": "a" * 40 for j in range(6)}}
+        for i in range(10_000)
+    ]
+    turn = {"role": "user", "content": blocks}
+    return as_json(model="pico", max_tokens=1, messages=[turn])
+
+
 def chat(**fields: object) -> bytes:
     """Return a chat request with these fields."""
     return as_json(**{"messages": QUESTION, "max_tokens": 8, **fields})

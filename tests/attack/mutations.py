@@ -22,6 +22,19 @@ MESSAGES = [
     {"role": "assistant", "content": "a length", "reasoning_content": "hm"},
     {"role": "user", "content": "why?"},
 ]
+TOOL_TURNS = [
+    {"role": "user", "content": "what is a norm?"},
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]},
+    {
+        "role": "user",
+        "content": [
+            {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]},
+            {"type": "text", "text": "why?"},
+        ],
+    },
+]
+"""Messages in Anthropic's form. The template of pico refuses them, because it has no tools."""
+
 SAMPLING = {
     "temperature": 0.5,
     "top_p": 0.9,
@@ -78,6 +91,26 @@ SEEDS: list[tuple[str, dict[str, object]]] = [
         },
     ),
     ("/v1/responses", {"input": "why?", "max_output_tokens": 4, "temperature": 0.0}),
+    (
+        "/v1/messages",
+        {
+            "model": "pico",
+            "max_tokens": 4,
+            "system": [{"type": "text", "text": "be brief", "cache_control": {"type": "a"}}],
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "what is a norm?"}]},
+                {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}]},
+                {"role": "user", "content": "why?"},
+            ],
+            "stop_sequences": ["###"],
+            "stream": True,
+            "thinking": {"type": "adaptive"},
+            "metadata": {"user_id": "me"},
+            "context_management": {"edits": []},
+            "tools": [{"type": "web_search_20250305", "name": "web_search"}],
+        },
+    ),
+    ("/v1/messages/count_tokens", {"model": "pico", "messages": TOOL_TURNS}),
     ("/v1/embeddings", {"input": ["a norm", "rope"], "encoding_format": "base64"}),
     ("/v1/embeddings", {"input": [[5, 6], [7]]}),
     ("/tokenize", {"prompt": "a norm is"}),

@@ -13,6 +13,7 @@ from attack.bodies import chat, repeated, with_grammar, with_schema
 from attack.victim import CHAT, FAVORED, Budget, Costs, Victim
 
 COMPLETIONS, RESPONSES, EMBEDDINGS = "/v1/completions", "/v1/responses", "/v1/embeddings"
+MESSAGES = "/v1/messages"
 TOKENIZE, DETOKENIZE = "/tokenize", "/detokenize"
 
 ANSWERS = frozenset({200, 400, 413, 429})
@@ -76,6 +77,10 @@ ATTACKS = {
     "responses, tools: 10 MB of {}": Attack(
         RESPONSES, lambda: repeated('{"input":"a","tools":[', "{}", "]}")
     ),
+    "Anthropic, messages: 10 MB of {}": Attack(
+        MESSAGES, lambda: repeated('{"model":"pico","max_tokens":1,"messages":[', "{}", "]}")
+    ),
+    "Anthropic, unknown fields of 10,000 blocks": Attack(MESSAGES, bodies.open_blocks),
     "detokenize: 10 MB of texts": Attack(DETOKENIZE, lambda: repeated('{"tokens":[', '""', "]}")),
     "detokenize: 10 MB of tokens": Attack(DETOKENIZE, lambda: repeated('{"tokens":[', "1", "]}")),
     "embeddings: 10 MB of texts": Attack(EMBEDDINGS, lambda: repeated('{"input":[', '""', "]}")),
