@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from tinyllm_engine import PromptTooLongError
 from tinyllm_serve.generation.parts import CallArguments, CallEnd, CallStart
 from tinyllm_serve.http.errors import ApiError, as_api_error
-from tinyllm_serve.http.sse import error_event
+from tinyllm_serve.http.sse import last_bytes
 from tinyllm_serve.protocol.anthropic import CountTokensRequest, MessagesRequest
 from tinyllm_serve.protocol.chat import ChatRequest
 from tinyllm_serve.protocol.messages import AssistantMessage, ToolMessage
@@ -295,7 +295,7 @@ def test_a_key_may_come_as_x_api_key(guarded: Server) -> None:
 
 def test_a_failed_stream_ends_with_an_event_of_its_api() -> None:
     scope = {"path": "/v1/messages", "state": {"request_id": "req-1"}}
-    event = error_event(ApiError(503, "lost"), scope, named=True).decode()
+    event = last_bytes([ApiError(503, "lost").body_for(scope)], named=True).decode()
     name, data = event.strip().split("\n")
     assert name == "event: error"
     assert json.loads(data.removeprefix("data: ")) == {
@@ -307,7 +307,8 @@ def test_a_failed_stream_ends_with_an_event_of_its_api() -> None:
 
 def test_a_prompt_that_exceeds_the_pages_is_too_long() -> None:
     message = (
-        "prompt: expected at most 511 tokens, the limit of the engine's pages, got 600: shorten"
+        "prompt: expected at most 511 tokens, the limit of max_model_len and of the engine's pages, "
+        "got 600: shorten it, or raise the limit; this model's maximum context length is 512 tokens"
     )
     scope = {"path": "/v1/messages", "state": {}}
     body: Any = as_api_error(PromptTooLongError(message)).body_for(scope)
