@@ -60,7 +60,7 @@ def test_pico_generates_the_tokens_of_the_reference(names: set[str]) -> None:
 def test_qwen35_generates_the_tokens_of_the_reference(names: set[str], tmp_path: Path) -> None:
     packed = PackedFormat(group_size=32, bits=4)
     folder = str(hybrid_checkpoint(tmp_path / "tiny", files="mlx", packed=packed))
-    assert greedy(METAL, 5, folder) == greedy(REFERENCE, 5, folder)
+    assert greedy(METAL, 3, folder) == greedy(REFERENCE, 3, folder)
     assert names >= {
         "attention_decode",
         "causal_conv",

@@ -159,7 +159,7 @@ def test_the_server_conforms_to_its_openapi_document(guarded: Server) -> None:
 
     operations = [result.ok() for result in document.get_all_operations()]
     assert len(operations) >= 11
-    few = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+    few = settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
     for operation, mode in product(operations, GenerationMode):
         if mode is GenerationMode.POSITIVE or operation.body:
             cases: SearchStrategy[schemathesis.Case[Any]]

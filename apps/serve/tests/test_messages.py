@@ -307,8 +307,9 @@ def test_a_failed_stream_ends_with_an_event_of_its_api() -> None:
 
 def test_a_prompt_that_exceeds_the_pages_is_too_long() -> None:
     message = (
-        "prompt: expected at most 511 tokens, the limit of max_model_len and of the engine's pages, "
-        "got 600: shorten it, or raise the limit; this model's maximum context length is 512 tokens"
+        "prompt: expected at most 511 tokens, the limit of max_model_len and of the engine's "
+        "pages, got 600: shorten it, or raise the limit; this model's maximum context length is "
+        "512 tokens"
     )
     scope = {"path": "/v1/messages", "state": {}}
     body: Any = as_api_error(PromptTooLongError(message)).body_for(scope)
