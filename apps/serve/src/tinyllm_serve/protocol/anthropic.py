@@ -277,12 +277,19 @@ class MessagesRequest(CountTokensRequest):
 
     @model_validator(mode="after")
     def _check_last(self) -> "MessagesRequest":
-        if self.messages[-1].role == "assistant":
+        if self.continues and not all(
+            isinstance(block, TextBlock) and block.text for block in self.messages[-1].blocks
+        ):
             raise ValueError(
-                "messages: expected a message of the user last, got one of the assistant: this "
-                "server does not continue an answer, remove it"
+                "messages: expected text alone in a last message of the assistant, which the "
+                "answer continues: add a message of the user"
             )
         return self
+
+    @property
+    def continues(self) -> bool:
+        """True if the answer continues the text of the last message."""
+        return self.messages[-1].role == "assistant"
 
 
 class MessageBody(BaseModel):

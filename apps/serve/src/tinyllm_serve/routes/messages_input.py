@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
@@ -57,15 +56,11 @@ def as_chat(body: CountTokensRequest) -> tuple[ChatRequest, LogFields]:
 
 
 def _as_chat(body: CountTokensRequest) -> ChatRequest:
-    leading = [*takewhile(lambda turn: turn.role == "system", body.messages)]
-    texts = [body.system if isinstance(body.system, str) else _instructions(body.system or [])]
-    texts += [_instructions(turn.blocks) for turn in leading]
+    system = body.system if isinstance(body.system, str) else _instructions(body.system or [])
     messages: list[Message] = []
-    if any(texts):
-        # One message, because many templates refuse a second system message.
-        content = "\n\n".join(filter(None, texts))
-        messages.append(SystemMessage(role="system", content=content))
-    for turn in body.messages[len(leading) :]:
+    if system:
+        messages.append(SystemMessage(role="system", content=system))
+    for turn in body.messages:
         messages += _messages(turn)
     tools = [
         Tool(
@@ -80,12 +75,14 @@ def _as_chat(body: CountTokensRequest) -> ChatRequest:
         for tool in body.custom_tools
     ]
     choice = body.tool_choice
+    answered = body if isinstance(body, MessagesRequest) else None
     return ChatRequest(
         messages=messages,
         tools=tools or None,
         tool_choice=None if choice is None else _tool_choice(choice),
         parallel_tool_calls=False if choice and choice.disable_parallel_tool_use else None,
-        stop=body.stop_sequences if isinstance(body, MessagesRequest) else None,
+        stop=None if answered is None else answered.stop_sequences,
+        continue_final_message=None if answered is None else answered.continues,
         response_format=_response_format(body),
         chat_template_kwargs=TemplateVariables(
             enable_thinking=None if body.thinking is None else body.thinking.type != "disabled"
