@@ -76,6 +76,15 @@ def test_options_of_serve_that_a_page_names_exist(page: str) -> None:
     assert named <= known_options("serve", "")
 
 
+def test_options_that_take_the_place_of_others_exist() -> None:
+    page = (ROOT / "docs/switching.md").read_text(encoding="utf-8")
+    ours = " ".join(re.findall(r"([^|]*)\|$", page, re.MULTILINE))
+    unit = page[page.index("ExecStart=") :].partition("\n")[0]
+    named = set(re.findall(r"--[a-z][\w-]*", ours + unit))
+    assert len(named) > 10
+    assert named <= known_options("serve", "")
+
+
 def test_the_server_reads_the_key_file_of_the_page(tmp_path: Path) -> None:
     page = (ROOT / "docs/serve.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^ *\[\[keys\]\]\n(?: +\w.*\n)+", page, re.MULTILINE)
