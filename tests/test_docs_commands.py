@@ -79,7 +79,7 @@ def test_options_of_serve_that_a_page_names_exist(page: str) -> None:
 def test_options_that_take_the_place_of_others_exist() -> None:
     page = (ROOT / "docs/switching.md").read_text(encoding="utf-8")
     ours = " ".join(re.findall(r"([^|]*)\|$", page, re.MULTILINE))
-    unit = page[page.index("ExecStart=") :].partition("\n")[0]
+    unit = page[page.index("ExecStart=") :].partition("EnvironmentFile")[0]
     named = set(re.findall(r"--[a-z][\w-]*", ours + unit))
     assert len(named) > 10
     assert named <= known_options("serve", "")

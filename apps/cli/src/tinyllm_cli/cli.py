@@ -10,7 +10,7 @@ from tinyllm_cli.messages import FAILURE, INTERRUPTED, USAGE, notice
 
 COMMANDS = {
     "chat": "Chat with a model in the terminal.",
-    "serve": "Serve a model through OpenAI's API, with a page for the browser.",
+    "serve": "Serve a model through OpenAI's and Anthropic's APIs, with a page for the browser.",
     "models": "List, download, describe and remove models of the Hugging Face cache.",
     "convert": "Convert a Hugging Face checkpoint to a quantized MLX one.",
     "bench": "Measure operations, models, the engine and the server.",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 USAGE, FAILURE = 2, 1
 
-_HELP = """Serve a Qwen model through OpenAI's API. A small model, pico, is built in.
+_HELP = """Serve a Qwen model through OpenAI's and Anthropic's APIs. A small one, pico, is built in.
 
 The server listens on this machine alone, unless --host names another address. The log goes to
 stderr, one JSON object a line, without the text of any conversation. Ctrl-C or SIGTERM ends the
