@@ -47,7 +47,7 @@ def test_both_kinds_of_files_give_the_same_bits(folders: dict[str, Path], shape:
         pytest.param("tiny-hf", marks=pytest.mark.exhaustive),
         pytest.param("tiny-moe-hf", marks=pytest.mark.exhaustive),
         "tiny-4bit",
-        "tiny-next-4bit",
+        pytest.param("tiny-next-4bit", marks=pytest.mark.exhaustive),
         pytest.param("tiny-moe-4bit", marks=pytest.mark.exhaustive),
     ],
 )

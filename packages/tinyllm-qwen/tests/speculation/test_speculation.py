@@ -167,7 +167,14 @@ def trimmed(model: Model, length: int) -> list[SequenceCache]:
     return cache
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 512])
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        pytest.param(1, marks=pytest.mark.exhaustive),
+        7,
+        pytest.param(512, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_prefix_in_the_cache_changes_no_bit(model: Model, chunk: int) -> None:
     prompt = [*PROMPT[:80], *PROMPT[:9]]
     plain = answer(model, prompt)
