@@ -257,6 +257,7 @@ def test_results_are_messages_of_their_own() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "leave out images"),
         ({"messages": [{"role": "judge", "content": "a"}]}, "messages.0.role: "),
         ({"messages": [{"role": "assistant", "content": ""}]}, "expected text alone in a last"),
+        ({"messages": [{"role": "assistant", "content": []}]}, "expected text alone in a last"),
         (
             {"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "a"}]}]},
             "expected no thinking in a message of the role user",

@@ -235,9 +235,7 @@ def test_the_context_can_be_limited(pico: Model) -> None:
     assert engine.stats.pages_total == 2 * 3
     handle = engine.add(Request([1] * 8, 100, ignore_end=True))
     assert len(list(engine.run(handle))) == 21 - 8
-    with pytest.raises(
-        RequestError, match=r"^prompt: expected at most 20 tokens, .* is 21 tokens$"
-    ):
+    with pytest.raises(RequestError, match=r"^prompt: expected at most 20 .* is 21 tokens$"):
         engine.add(Request([1] * 21))
     with pytest.raises(ValueError, match="max_model_len: expected at least 2, got 1"):
         EngineSettings(max_model_len=1)

@@ -1,5 +1,5 @@
-// How far ahead decode kernels prefetch the memory that they read once, in bytes. Processors differ:
-// docs/kernels/threads.md has a table of the distances, and the pages with their measurements.
+// Prefetch distances of decode kernels, which read most of their memory once, in bytes. Processors
+// differ: docs/kernels/threads.md has a table, and names the pages with the measurements.
 #pragma once
 
 #include <cstdint>

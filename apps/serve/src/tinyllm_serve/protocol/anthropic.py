@@ -277,9 +277,9 @@ class MessagesRequest(CountTokensRequest):
 
     @model_validator(mode="after")
     def _check_last(self) -> "MessagesRequest":
-        if self.continues and not all(
-            isinstance(block, TextBlock) and block.text for block in self.messages[-1].blocks
-        ):
+        blocks = self.messages[-1].blocks
+        texts = [block for block in blocks if isinstance(block, TextBlock) and block.text]
+        if self.continues and (not texts or texts != blocks):
             raise ValueError(
                 "messages: expected text alone in a last message of the assistant, which the "
                 "answer continues: add a message of the user"

@@ -44,6 +44,11 @@ class TextPart(Text):
     cache_control: CacheControl | None = Field(default=None, exclude=True)
 
 
+def placeholder(kind: str) -> str:
+    """Return the text in place of a part of a result that the model cannot read."""
+    return f"[{kind} left out: the model reads text alone]"
+
+
 class LeftOutImage(Strict):
     """An image in the result of a function call.
 
@@ -54,7 +59,7 @@ class LeftOutImage(Strict):
     @property
     def text(self) -> str:
         """The text in place of the image."""
-        return "[image left out: the model reads text alone]"
+        return placeholder("image")
 
 
 class ImagePart(LeftOutImage):

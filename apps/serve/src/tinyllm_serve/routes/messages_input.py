@@ -31,6 +31,7 @@ from tinyllm_serve.protocol.messages import (
     SystemMessage,
     ToolMessage,
     UserMessage,
+    placeholder,
 )
 from tinyllm_serve.protocol.output_format import JsonSchemaFormat
 from tinyllm_serve.protocol.tools import Function, FunctionName, NamedTool, Tool, ToolMode
@@ -144,7 +145,7 @@ def _result(block: ToolResultBlock) -> str:
 def _part(part: TextBlock | Other) -> str:
     if isinstance(part, TextBlock):
         return part.text
-    return f"[{part.type} left out: the model reads text alone]"
+    return placeholder(part.type)
 
 
 def _tool_choice(choice: ToolChoice) -> ToolMode | NamedTool | None:
