@@ -116,13 +116,19 @@ def mlp(native: ModuleType, dtype: mx.Dtype, form: tuple[str, int, int] | None) 
 
 
 def moe(native: ModuleType, dtype: mx.Dtype, form: tuple[str, int, int] | None) -> object:
-    """A native handle of a MoE with 8 experts, 3 for each token."""
+    """A native handle of a MoE with 8 experts, 3 for each token, and a shared expert."""
     shapes = ((8, HIDDEN, WIDTH), (8, HIDDEN, WIDTH), (8, WIDTH, HIDDEN))
     router = weight(packed((8, WIDTH), dtype, None, 20))
     weights = [weight(packed(shape, dtype, form, 21 + i)) for i, shape in enumerate(shapes)]
-    norm = norm_of(WIDTH, dtype, 5)
+    of_shared = [packed(shape[1:], dtype, form, 24 + i) for i, shape in enumerate(shapes)]
+    of_shared.append(packed((1, WIDTH), dtype, form, 27))
     return native.moe_handle(
-        norm, router, *weights, experts_per_token=3, normalizes_routing_weights=True
+        norm_of(WIDTH, dtype, 5),
+        router,
+        *weights,
+        experts_per_token=3,
+        normalizes_routing_weights=True,
+        shared=[weight(w) for w in of_shared],
     )
 
 

@@ -26,12 +26,14 @@ _QWEN3_MOE = _QWEN3 | {
 _QWEN3_5 = {
     "model_type": "qwen3_5_text",
     "vocab_size": 248_320,
+    "num_key_value_heads": 2,
     "head_dim": 256,
     "max_position_embeddings": 262_144,
     "attention_bias": False,
     "attn_output_gate": True,
     "full_attention_interval": 4,
     "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
     "linear_key_head_dim": 128,
     "linear_value_head_dim": 128,
     "linear_conv_kernel_dim": 4,
@@ -41,6 +43,14 @@ _QWEN3_5 = {
         "partial_rotary_factor": 0.25,
     },
 }
+_QWEN3_5_MOE = _QWEN3_5 | {
+    "model_type": "qwen3_5_moe_text",
+    "tie_word_embeddings": False,
+    "num_experts": 256,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+}
 # By name: the common part of the config, and the sizes of `_SIZES`.
 _PUBLISHED = {
     "qwen3-0.6b": (_QWEN3, (1024, 3072, 28, 16)),
@@ -48,13 +58,14 @@ _PUBLISHED = {
     "qwen3-30b-a3b": (_QWEN3_MOE, (2048, 6144, 48, 32)),
     "qwen2.5-0.5b": (_QWEN2, (896, 4864, 24, 14)),
     "qwen3.5-0.8b": (
-        _QWEN3_5 | {"num_key_value_heads": 2, "linear_num_value_heads": 16},
+        _QWEN3_5 | {"linear_num_value_heads": 16},
         (1024, 3584, 24, 8),
     ),
     "qwen3.5-4b": (
-        _QWEN3_5 | {"num_key_value_heads": 4, "linear_num_value_heads": 32},
+        _QWEN3_5 | {"num_key_value_heads": 4},
         (2560, 9216, 32, 16),
     ),
+    "qwen3.5-35b-a3b": (_QWEN3_5_MOE, (2048, 512, 40, 16)),
 }
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 

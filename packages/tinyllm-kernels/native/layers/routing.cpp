@@ -46,21 +46,30 @@ Aligned<float> to_floats(const KernelTable& kernels, const MoeTask& t, const voi
 
 }  // namespace
 
-Routing::Routing(const KernelTable& kernels, const MoeTask& t, const void* x)
-    : weights(t.rows * t.experts_per_token),
-      chosen(t.rows * t.experts_per_token),
-      sorted_rows(t.rows * t.experts_per_token) {
-  const int64_t num_experts = t.router.rows, k = t.experts_per_token;
+Routing::Routing(const KernelTable& kernels, const MoeTask& t, const void* x, Operand& tokens)
+    : chosen(t.rows * t.experts_per_token),
+      weights(t.rows * t.terms()),
+      sorted_rows(t.rows * t.terms()) {
+  const int64_t num_experts = t.router.rows, k = t.experts_per_token, terms = t.terms();
   const Aligned<float> rows = to_floats(kernels, t, x);
   auto scores = aligned<float>(t.rows * num_experts);
   Operand operand(kernels, rows.get(), Type::float32, t.rows, t.router.columns, t.phase);
-  multiply(kernels, {{&operand, &t.router, nullptr, nullptr, scores.get()}});
+  const auto gates = aligned<char>(t.rows * size_of(t.type));
+  std::vector<Product> products{{&operand, &t.router, nullptr, nullptr, scores.get()}};
+  if (t.shared) {
+    products.push_back({&tokens, &t.shared->shared_gate, nullptr, nullptr, gates.get()});
+  }
+  multiply(kernels, products);
   parallel_for(t.rows, k * num_experts, [&](int64_t first, int64_t last) {
     for (int64_t n = first; n < last; ++n) {
       float* row = scores.get() + n * num_experts;
-      float* row_weights = weights.data() + n * k;
+      float* row_weights = weights.data() + n * terms;
       softmax(row, num_experts);
       choose_experts(row, num_experts, k, row_weights, chosen.data() + n * k);
+      if (t.shared) {
+        kernels.to_floats(gates.get() + n * size_of(t.type), t.type, row_weights + k, 1);
+        row_weights[k] = 1 / (1 + std::exp(-row_weights[k]));
+      }
       if (!t.normalizes_routing_weights) continue;
       float total = 0;
       for (int64_t i = 0; i < k; ++i) total += row_weights[i];
@@ -78,7 +87,11 @@ Routing::Routing(const KernelTable& kernels, const MoeTask& t, const void* x)
     next[expert] = first;
     first += count;
   }
-  for (size_t i = 0; i < chosen.size(); ++i) sorted_rows[i] = next[chosen[i]]++;
+  for (int64_t n = 0; n < t.rows; ++n) {
+    int64_t* row_of_term = sorted_rows.data() + n * terms;
+    for (int64_t i = 0; i < k; ++i) row_of_term[i] = next[chosen[n * k + i]]++;
+    if (t.shared) row_of_term[k] = t.rows * k + n;
+  }
 }
 
 }  // namespace tinyllm

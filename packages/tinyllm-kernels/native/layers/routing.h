@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "layers/moe.h"
+#include "layers/products/operand.h"
 
 namespace tinyllm {
 
@@ -13,15 +14,18 @@ struct ExpertRows {
   int64_t expert, first, count;
 };
 
-// For each of `rows` tokens the K experts with the largest softmax scores.
+// For each of `rows` tokens the K experts with the largest softmax scores. With a shared expert a
+// token has T = K + 1 terms, else T = K.
 struct Routing {
-  // `x` are the normalized rows of the task, rows E.
-  Routing(const KernelTable& kernels, const MoeTask& task, const void* x);
+  // `x` are the normalized rows of the task, rows E, and `tokens` their operand.
+  Routing(const KernelTable& kernels, const MoeTask& task, const void* x, Operand& tokens);
 
-  std::vector<float> weights;        // rows K, largest first
-  std::vector<int64_t> chosen;       // rows K, the expert of each weight
-  std::vector<ExpertRows> experts;   // the experts that were chosen, ascending
-  std::vector<int64_t> sorted_rows;  // rows K, the row of each choice after sorting by expert
+  std::vector<ExpertRows> experts;  // the experts that were chosen, ascending
+  std::vector<int64_t> chosen;      // rows K, the expert of each routing weight
+  // rows T. Of each token the K routing weights, largest first, and the shared expert's weight.
+  std::vector<float> weights;
+  // rows T, the row of each term: rows K are sorted by expert, then come those of the shared expert.
+  std::vector<int64_t> sorted_rows;
 };
 
 }  // namespace tinyllm

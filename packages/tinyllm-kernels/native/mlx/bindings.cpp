@@ -49,6 +49,11 @@ std::optional<tinyllm::WeightArrays> optional_weight(const OptionalWeight& w) {
   return w ? std::optional(weight(*w)) : std::nullopt;
 }
 
+std::optional<tinyllm::SharedExpertArrays> shared_expert(const std::vector<Weight>& w) {
+  if (w.empty()) return std::nullopt;
+  return {{weight(w.at(0)), weight(w.at(1)), weight(w.at(2)), weight(w.at(3))}};
+}
+
 tinyllm::ProjectionArrays projection(const Projection& p) {
   return {weight(std::get<0>(p)), std::get<1>(p)};
 }
@@ -137,14 +142,15 @@ NB_MODULE(_cpu, m) {
   m.def(
       "moe_handle",
       [](const Norm& n, const Weight& router, const Weight& gate, const Weight& up,
-         const Weight& down, int experts_per_token, bool normalizes_routing_weights) {
+         const Weight& down, int experts_per_token, bool normalizes_routing_weights,
+         const std::vector<Weight>& shared) {
         nb::gil_scoped_release release;
         return FeedForwardObject{std::make_shared<tinyllm::MoeHandle>(
             norm(n), weight(router), weight(gate), weight(up), weight(down), experts_per_token,
-            normalizes_routing_weights)};
+            normalizes_routing_weights, shared_expert(shared))};
       },
       "norm"_a, "router"_a, "gate"_a, "up"_a, "down"_a, "experts_per_token"_a,
-      "normalizes_routing_weights"_a);
+      "normalizes_routing_weights"_a, "shared"_a = std::vector<Weight>());
   m.def(
       "feed_forward",
       [](const array& x, const FeedForwardObject& self, const PhaseName& phase) {

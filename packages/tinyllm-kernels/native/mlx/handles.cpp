@@ -70,7 +70,8 @@ void MlpHandle::run(const KernelTable& kernels, const Rows& rows, void* y) const
 
 MoeHandle::MoeHandle(const NormArrays& norm, const WeightArrays& router, const WeightArrays& gate,
                      const WeightArrays& up, const WeightArrays& down, int experts_per_token,
-                     bool normalizes_routing_weights) {
+                     bool normalizes_routing_weights,
+                     const std::optional<SharedExpertArrays>& shared) {
   const int width = down.w.shape(-2), hidden = gate.w.shape(-2), num_experts = router.w.shape(-2);
   if (experts_per_token < 1 || experts_per_token > num_experts || num_experts > gate.w.shape(0)) {
     throw std::invalid_argument(
@@ -84,6 +85,10 @@ MoeHandle::MoeHandle(const NormArrays& norm, const WeightArrays& router, const W
   task_.down = keep(down, hidden);
   task_.experts_per_token = experts_per_token;
   task_.normalizes_routing_weights = normalizes_routing_weights;
+  if (!shared) return;
+  task_.shared = {arrays_.keep(shared->gate, width), arrays_.keep(shared->up, width),
+                  arrays_.keep(shared->down, shared->gate.w.shape(-2)),
+                  arrays_.keep(shared->shared_gate, width)};
 }
 
 void MoeHandle::run(const KernelTable& kernels, const Rows& rows, void* y) const {

@@ -62,13 +62,17 @@ class MlpHandle : public FeedForward {
   bool adds_residual_;  // true if x is added to the result
 };
 
+struct SharedExpertArrays {
+  WeightArrays gate, up, down, shared_gate;
+};
+
 // The weights of a mixture of experts.
 class MoeHandle : public FeedForward {
  public:
   // Throws std::invalid_argument unless 1 <= experts_per_token <= number of experts.
   MoeHandle(const NormArrays& norm, const WeightArrays& router, const WeightArrays& gate,
             const WeightArrays& up, const WeightArrays& down, int experts_per_token,
-            bool normalizes_routing_weights);
+            bool normalizes_routing_weights, const std::optional<SharedExpertArrays>& shared);
 
   void run(const KernelTable& kernels, const Rows& rows, void* y) const override;
 

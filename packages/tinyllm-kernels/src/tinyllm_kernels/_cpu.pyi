@@ -78,7 +78,10 @@ def moe_handle(
     down: NativeWeight,
     experts_per_token: int,
     normalizes_routing_weights: bool,
-) -> FeedForwardHandle: ...
+    shared: list[NativeWeight] = ...,
+) -> FeedForwardHandle:
+    """Hold the weights; `shared` are gate, up, down and `shared_gate` of an expert."""
+
 def linear(
     x: mx.array,
     w: NativeWeight,

@@ -49,6 +49,7 @@ class LayerShape:
         hidden: F of the MLP, or of one expert.
         experts: X.
         chosen: K, the number of experts per token.
+        shared: F of a shared expert; 0 for none.
         norm_topk_prob: as in `MoE`.
         traditional: as in `RoPE`.
         scaling: as in `RoPE`.
@@ -64,6 +65,7 @@ class LayerShape:
     hidden: int = 96
     experts: int = 5
     chosen: int = 2
+    shared: int = 0
     norm_topk_prob: bool = True
     traditional: bool = False
     scaling: Yarn | None = None
@@ -83,6 +85,7 @@ def make_layers(shape: LayerShape, count: int, dtype: mx.Dtype, ops: OpSet) -> l
             hidden_dim=shape.hidden,
             num_experts=shape.experts,
             num_experts_per_tok=shape.chosen,
+            shared_dim=shape.shared,
             dtype=dtype,
             pack=packed(bits, group, mode),
             seed=seed,

@@ -29,8 +29,9 @@ struct Model {
       const int64_t groups = rows * (m.w.columns / m.w.group) * size_of(m.w.type);
       return Experts{first, rows * m.w.columns * m.w.bits / 8, groups, groups};
     };
+    const SharedExpert shared{gate.w, up.w, down.w, shared_gate.w};
     run_moe(kernels, MoeTask{x, kTokens, phase, n, router.w, stack(gate, F / kExperts),
-                             stack(up, F / kExperts), stack(expert_down, E), 2, true,
+                             stack(up, F / kExperts), stack(expert_down, E), 2, true, shared,
                              moe_y.bytes.data(), type});
     const ScoreRows scores{moe_y.bytes.data(), kTokens, E, type};
     std::vector<int32_t> best(kTokens), top(kTokens * 3);
@@ -52,6 +53,7 @@ struct Model {
   Array norm;
   Matrix gate = packed(F, E, sequence.type), up = packed(F, E, sequence.type);
   Matrix down = packed(E, F, sequence.type), router = packed(kExperts, E, sequence.type);
+  Matrix shared_gate = packed(1, E, sequence.type);
   Matrix expert_down = packed(kExperts * E, F / kExperts, sequence.type);
   Array mlp_y = Array(sequence.type, kTokens * E), moe_y = Array(sequence.type, kTokens * E);
 };

@@ -65,7 +65,7 @@ class LayerHandle:
         attention: the attention of the layer; None for a recurrent layer.
         state: the shape of the states of a recurrent layer; None for attention.
         feed_forward: norm and weights of the MLP or MoE half. None if other processes share the
-            experts, or if a shared expert is added: `layer.mlp` then computes the half.
+            experts: `layer.mlp` then computes the half.
         input_spec: the inputs that the handles accept.
     """
 
@@ -96,6 +96,7 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
         layer.input_norm.weight,
         layer.post_attention_norm.weight,
         *(mlp.w_gate, mlp.w_up, mlp.w_down),
+        *_shared_expert_weights(mlp),
         *mixer_weights(mixer),
     ]
     dtypes = {w.dtype for w in dense if isinstance(w, mx.array)}
@@ -119,16 +120,13 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
 def _feed_forward(
     layer: DecoderLayer, to_native: Callable[[Weight], NativeWeight]
 ) -> native.FeedForwardHandle | None:
-    """Make the handle of an MLP or MoE.
-
-    The result is None if there is a shared expert, or other processes share the experts.
-    """
+    """Make the handle of an MLP or MoE. The result is None if other processes share the experts."""
     mlp, norm = layer.mlp, layer.post_attention_norm
     gate, up, down = (to_native(w) for w in (mlp.w_gate, mlp.w_up, mlp.w_down))
     if isinstance(mlp, MLP):
         is_first = mlp.communicator.rank == 0
         return native.mlp_handle((norm.weight, norm.eps), gate, up, down, adds_residual=is_first)
-    if mlp.held is not None or mlp.shared is not None or mlp.communicator.size > 1:
+    if mlp.held is not None or mlp.communicator.size > 1:
         return None
     return native.moe_handle(
         (norm.weight, norm.eps),
@@ -138,7 +136,15 @@ def _feed_forward(
         down,
         experts_per_token=mlp.num_experts_per_tok,
         normalizes_routing_weights=mlp.norm_topk_prob,
+        shared=[to_native(w) for w in _shared_expert_weights(mlp)],
     )
+
+
+def _shared_expert_weights(mlp: MLP | MoE) -> tuple[Weight, ...]:
+    """Return gate, up, down and the gate of the shared expert, or nothing without one."""
+    if isinstance(mlp, MLP) or mlp.shared is None or mlp.shared_gate is None:
+        return ()
+    return mlp.shared.w_gate, mlp.shared.w_up, mlp.shared.w_down, mlp.shared_gate
 
 
 def _is_native(layer: DecoderLayer, core: GroupedQueryAttention | GatedDeltaNet) -> bool:
@@ -156,12 +162,14 @@ def _is_native(layer: DecoderLayer, core: GroupedQueryAttention | GatedDeltaNet)
     if not known:
         return False
     norms, mlp = (layer.input_norm, layer.post_attention_norm), layer.mlp
+    shared = [mlp.shared] if isinstance(mlp, MoE) and mlp.shared is not None else []
     fits = (
         {norm.dim for norm in norms} == {core.hidden_size} == {mlp.dim}
         and min(core.norm_eps, *(norm.eps for norm in norms)) >= 0
         and is_native_mixer(core)
+        and all(type(expert) is MLP for expert in shared)
     )
-    modules = (*norms, core, mlp)
+    modules = (*norms, core, mlp, *shared)
     return fits and any(
         all(_has_ops(module.ops, known_ops) for module in modules)
         for known_ops in (CPU_OPS, CPU_INT8_OPS)

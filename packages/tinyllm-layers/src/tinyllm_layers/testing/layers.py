@@ -184,6 +184,7 @@ def random_decoder_layer(
     hidden_dim: int = 96,
     num_experts: int = 6,
     num_experts_per_tok: int = 2,
+    shared_dim: int = 0,
     dtype: mx.Dtype = mx.float32,
     pack: Pack = dense,
     seed: int = 0,
@@ -204,6 +205,7 @@ def random_decoder_layer(
         hidden_dim: F.
         num_experts: X of a MoE.
         num_experts_per_tok: K of a MoE.
+        shared_dim: as in `random_moe`.
         dtype: the dtype of all numbers.
         pack: the function applied to the weights of projections; see `packed`.
         seed: the seed of all numbers. Use a different seed for each layer of a stack.
@@ -229,6 +231,7 @@ def random_decoder_layer(
             hidden_dim,
             num_experts,
             num_experts_per_tok,
+            shared_dim=shared_dim,
             dtype=dtype,
             pack=pack,
             seed=seed,
