@@ -171,7 +171,11 @@ def test_nan_and_inf_reach_only_their_own_row(
 
 def test_every_code_of_the_float_formats_is_read(ops: OpSet) -> None:
     eye = mx.eye(256)
-    for mode, bits, group, codes in (("mxfp8", 8, 32, 256), ("mxfp4", 4, 32, 16)):
+    for mode, bits, group, codes in (
+        ("mxfp8", 8, 32, 256),
+        ("mxfp4", 4, 32, 16),
+        ("nvfp4", 4, 16, 16),
+    ):
         every = np.resize(np.arange(codes, dtype=np.uint8), 256)
         stream = every if bits == 8 else every[::2] | every[1::2] << 4
         packed = mx.array(np.ascontiguousarray(stream).view(np.uint32)[None])

@@ -145,11 +145,13 @@ void check_linear(const KernelTable& kernels, Type type) {
     check_packed(kernels, type, matrix, Phase::decode, {1, 6});
     check_packed(kernels, type, matrix, Phase::prefill, {2, 33});
   }
-  const Matrix powers(48, 384, Mode::mxfp4);
-  check_packed(kernels, type, powers, Phase::decode, {1, 5, 17});
-  check_packed(kernels, type, powers, Phase::prefill, {9, 33});
-  check_packed(kernels, type, Matrix(70, 1152, Mode::mxfp4), Phase::prefill, {70});
-  check_bytes(kernels, type, powers);
+  for (Mode mode : {Mode::mxfp4, Mode::nvfp4}) {
+    const Matrix matrix(48, 384, mode);
+    check_packed(kernels, type, matrix, Phase::decode, {1, 5, 17});
+    check_packed(kernels, type, matrix, Phase::prefill, {9, 33});
+    check_packed(kernels, type, Matrix(70, 1152, mode), Phase::prefill, {70});
+    check_bytes(kernels, type, matrix);
+  }
   check_dense(kernels, type, 70, 608, Phase::decode, {1, 4});
   check_dense(kernels, type, 70, 608, Phase::prefill, {17, 70});
   check_dense(kernels, type, 33, 37, Phase::prefill, {2, 33});

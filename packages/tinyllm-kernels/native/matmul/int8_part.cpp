@@ -18,7 +18,7 @@ void int8_part(const LinearTask& t, const LinearRange& range, float* scratch) {
     if (t.kernel == LinearKernel::int8_amx) return amx_integer_gemm<C, 1>(t, range, scratch);
 #endif
 #if defined(TINYLLM_INT8_GEMM)
-    if constexpr (kBits<C> == 4) {  // see avx2.h
+    if constexpr (kBits<C> == 4 && !std::is_same_v<T, E4M3>) {  // see `uses_int8_activations`
       if (t.kernel == LinearKernel::int8_gemm) {
         return integer_gemm<Int8Products<C>, C, T>(t, range, scratch);
       }

@@ -20,8 +20,8 @@
 
 namespace tinyllm::TINYLLM_ISA {
 
-// Sizes of one row. Rows of codes are whole 32-bit words. A scale has 16 bits, or 8 in mode mxfp4,
-// which has no biases.
+// Sizes of one row. Rows of codes are whole 32-bit words. A scale has 16 bits, or 8 in modes mxfp4
+// and nvfp4, which have no biases.
 struct RowSizes {
   explicit RowSizes(const Weights& w)
       : words(int64_t{w.columns} * w.bits / 32), groups(w.columns / w.group) {}

@@ -1,7 +1,8 @@
 // Codes that integer kernels multiply, and their scales in interleaved rows.
 //
-// A weight is scale * code + bias in affine mode, and scale * number in mode mxfp4. Twice a number of
-// E2M1 is an integer from -12 to 12, so both are products of integers with a scale.
+// A weight is scale * code + bias in affine mode, and scale * number in modes mxfp4 and nvfp4.
+// Twice a number of E2M1 is an integer from -12 to 12, so all are products of integers with a
+// scale.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@
 
 #include "isa/load_store.h"
 #include "isa/vectors.h"
+#include "matmul/formats.h"
 #include "types.h"
 
 namespace tinyllm::TINYLLM_ISA {
@@ -36,6 +38,15 @@ struct E8M0 {
   uint8_t exponent;
 };
 
+// Scales of mode nvfp4: floats of 8 bits.
+struct E4M3 {
+  int8_t code;
+};
+
+// True if nvfp4 is multiplied in integers. Its groups have 16 columns, and 2 W numbers of x are
+// quantized together.
+inline constexpr bool kHasIntegerNvfp4 = 2 * W <= 16;
+
 // Scales and biases of a group of W rows.
 struct Affines {
   Floats scales, biases;
@@ -55,6 +66,10 @@ class RowAffines {
   Affines operator[](int64_t group) const {
     if constexpr (kBiased) {
       return {load_as_floats(scales_ + group * W), load_as_floats(biases_ + group * W)};
+    } else if constexpr (std::is_same_v<T, E4M3>) {
+      SignedBytes codes;
+      std::memcpy(&codes, scales_ + group * W, sizeof codes);
+      return {e4m3(codes), Floats{}};
     } else {
       Bytes exponents;
       std::memcpy(&exponents, scales_ + group * W, sizeof exponents);
@@ -72,7 +87,7 @@ class RowAffines {
   }
 
  private:
-  static constexpr bool kBiased = !std::is_same_v<T, E8M0>;
+  static constexpr bool kBiased = !std::is_same_v<T, E8M0> && !std::is_same_v<T, E4M3>;
 
   const T *scales_ = nullptr, *biases_ = nullptr;
 };
@@ -89,6 +104,9 @@ inline Affines affines_of_integers(Affines codes, float offset) {
 template <typename Work>
 void with_codes(const Weights& w, Work work) {
   if (w.mode == Mode::mxfp4) return work.template operator()<Codes::e2m1, E8M0>();
+  if constexpr (kHasIntegerNvfp4) {
+    if (w.mode == Mode::nvfp4) return work.template operator()<Codes::e2m1, E4M3>();
+  }
   const auto with_scales = [&]<typename T>(T*) {
     if (w.bits == 4) return work.template operator()<Codes::uint4, T>();
     work.template operator()<Codes::uint8, T>();

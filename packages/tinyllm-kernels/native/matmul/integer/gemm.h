@@ -147,7 +147,7 @@ struct CodeBlock {
 
   int64_t groups, group_words;
   Words codes[kBlockWords][P];
-  Affines affines[kColumns / 32][P];  // a group has at least 32 columns
+  Affines affines[kColumns / 16][P];  // a group has at least 16 columns
 };
 
 // Multiplies P panels from row `first` on, of which `rows` rows exist, by the rows of x of a part.

@@ -59,7 +59,8 @@ namespace tinyllm::TINYLLM_ISA {
 inline bool supports_integers([[maybe_unused]] const Weights& w) {
 #if defined(TINYLLM_INTEGERS)
   const bool is_affine = w.mode == Mode::affine && (w.bits == 4 || w.bits == 8);
-  return ((is_affine && w.type != Type::float32) || w.mode == Mode::mxfp4) &&
+  const bool is_e2m1 = w.mode == Mode::mxfp4 || (kHasIntegerNvfp4 && w.mode == Mode::nvfp4);
+  return ((is_affine && w.type != Type::float32) || is_e2m1) &&
          w.columns % (W * kCodesPerWord<4>) == 0;
 #else
   return false;
@@ -68,6 +69,7 @@ inline bool supports_integers([[maybe_unused]] const Weights& w) {
 
 // True if products of integers with w quantize x to int8.
 inline bool uses_int8_activations(const Weights& w) {
+  if (w.mode == Mode::nvfp4) return false;
 #if defined(__AVX2__) && !defined(__AVX512VNNI__)
   if (w.bits != 4) return false;  // see avx2.h
 #endif

@@ -36,7 +36,7 @@ class InterleavedTensor(QuantizedTensor):
             rows: number of rows that are interleaved, a divisor of N.
             group_size: numbers that share a scale and a bias.
             bits: the width of a code.
-            mode: "affine" or "mxfp4".
+            mode: "affine", "mxfp4" or "nvfp4".
         """
         form = {"group_size": group_size, "bits": bits, "mode": mode}
         # The class is frozen, so the fields are set through __dict__.
