@@ -133,7 +133,7 @@ def test_a_cache_that_cannot_go_back_is_filled_again(pico: BenchModel) -> None:
         runner.decode(2)
 
 
-@pytest.mark.parametrize("shape", ["pico", "qwen2.5-0.5b", "qwen3-30b-a3b", "qwen3.5-0.8b"])
+@pytest.mark.parametrize("shape", ["pico", "qwen2.5-0.5b", "qwen3-30b-a3b", "qwen3.5-35b-a3b"])
 @pytest.mark.parametrize("bits", TYPES)
 def test_a_gguf_file_has_the_tensors_that_llama_cpp_looks_for(
     tmp_path: Path, shape: str, bits: int

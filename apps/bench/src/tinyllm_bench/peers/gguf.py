@@ -58,14 +58,13 @@ def write_gguf(
     )
     types, matrices, vectors = gguf.GGMLQuantizationType, np.dtype(np.uint8), np.dtype(np.float32)
     shapes, sizes = {}, {}
-    for name, shape in expected_shapes(config).items():
+    for name, shape in _stored_shapes(config).items():
         full = name if name.startswith("lm_head.") else f"model.{name}"
         for part, known in _KNOWN_PARTS.items():
             full = full.replace(part, known)
         stored_name = names.get_name(full, try_suffixes=(".weight", ".bias"))
         dtype = matrices if is_matrix(name, shape) else vectors
-        plain = shape[:2] if name.endswith("conv1d.weight") else shape  # C K 1 as C K
-        shapes[name] = _byte_shape(shape, kind, gguf) if dtype == matrices else plain
+        shapes[name] = _byte_shape(shape, kind, gguf) if dtype == matrices else shape
         sizes[name] = math.prod(shapes[name]) * dtype.itemsize
         stored = types[kind] if dtype == matrices else types.F32
         writer.add_tensor_info(stored_name, shapes[name], dtype, sizes[name], stored)
@@ -81,6 +80,15 @@ def write_gguf(
             writer.write_tensor_data(np.full(shape, number, np.float32))
     writer.close()
     return sizes
+
+
+def _stored_shapes(config: QwenConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of all tensors, without the axes of length 1 that GGUF leaves out."""
+    shapes = expected_shapes(config)
+    for name, shape in shapes.items():
+        if name.endswith(("conv1d.weight", "shared_expert_gate.weight")):
+            shapes[name] = tuple(length for length in shape if length > 1)
+    return shapes
 
 
 def _add_config(writer: Any, config: QwenConfig) -> None:
@@ -99,6 +107,8 @@ def _add_config(writer: Any, config: QwenConfig) -> None:
         writer.add_expert_count(config.experts.num_experts)
         writer.add_expert_used_count(config.experts.num_experts_per_tok)
         writer.add_expert_feed_forward_length(config.experts.intermediate_size)
+        if config.experts.shared_size:
+            writer.add_expert_shared_feed_forward_length(config.experts.shared_size)
     if config.recurrent is not None:
         _add_recurrent(writer, config, config.recurrent)
 
@@ -111,10 +121,8 @@ def _add_recurrent(writer: Any, config: QwenConfig, recurrent: Recurrent) -> Non
     layers = range(config.num_hidden_layers)
     interval = 1 + min(set(layers) - recurrent.layers, default=len(layers))
     regular = {layer for layer in layers if (layer + 1) % interval}
-    if regular != recurrent.layers or recurrent.key_dim != recurrent.value_dim or config.experts:
-        raise BenchError(
-            "GGUF: expected attention at regular intervals, heads of one size, and no experts"
-        )
+    if regular != recurrent.layers or recurrent.key_dim != recurrent.value_dim:
+        raise BenchError("GGUF: expected attention at regular intervals, and heads of one size")
     writer.add_full_attention_interval(interval)
     writer.add_rope_dimension_count(config.rotary_dims)
     writer.add_rope_dimension_sections([11, 11, 10, 0])  # no effect on text
