@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tinyllm_cli import cli
-from tinyllm_cli.messages import FAILURE, INTERRUPTED, USAGE
+from tinyllm_cli.messages import FAILURE, INTERRUPTED, USAGE, one_line
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
@@ -153,3 +153,10 @@ def test_another_import_error_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> 
     fail_with(monkeypatch, ImportError("no module named x"))
     with pytest.raises(ImportError, match="module named x"):
         run(monkeypatch, "chat")
+
+
+def test_an_error_of_many_lines_becomes_one_line() -> None:
+    error = ValueError("shapes differ\n  missing (2):\n    a\n    b\nDownload again.")
+    assert one_line(error) == "shapes differ; missing (2): a; b; Download again."
+    assert one_line(ValueError()) == "ValueError"
+    assert one_line("a:\n  b\n\x1b[2Jc") == "a: b; \N{REPLACEMENT CHARACTER}[2Jc"

@@ -1,12 +1,11 @@
 """The command line of `tinyllm`: it finds the named command and runs it."""
 
 import difflib
-import os
 import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points, version
 
-from tinyllm_cli.messages import FAILURE, INTERRUPTED, USAGE, notice
+from tinyllm_cli.messages import FAILURE, INTERRUPTED, USAGE, drop_output, notice
 
 COMMANDS = {
     "chat": "Chat with a model in the terminal.",
@@ -39,12 +38,12 @@ def main() -> int:
         return _run(sys.argv[1:])
     except KeyboardInterrupt:  # while a command is imported
         return INTERRUPTED
-    except BrokenPipeError:  # Python flushes stdout once more at exit, which would raise again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        drop_output()
         return 0
     except OSError as error:
         notice(str(error))
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return FAILURE
 
 

@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from tinyllm_cli.messages import FAILURE, INTERRUPTED, USAGE, notice
+from tinyllm_cli.messages import FAILURE, notice
+from tinyllm_cli.program import new_app, run_program
 
 _HELP = """List, download, describe and remove models.
 
@@ -16,39 +17,15 @@ _ID = Annotated[
     typer.Argument(metavar="ID", help="owner/name on the Hugging Face Hub.", show_default=False),
 ]
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    no_args_is_help=False,
-    help=_HELP,
-)
+app = new_app()
 
 
 def main(program: str = "tinyllm models") -> int:
-    """Run `tinyllm models`, and return its exit code.
-
-    The code is 0, 2 for usage, 130 after Ctrl-C and 1 otherwise.
-    """
-    try:
-        return int(app(prog_name=program, standalone_mode=False) or 0)
-    except typer.TyperException as error:
-        notice(f"models: {error.format_message()} (see {program} --help)")
-        return USAGE
-    except KeyboardInterrupt:
-        notice("models: interrupted: run it again; what has arrived is kept")
-        return INTERRUPTED
-    except (ValueError, RuntimeError, OSError) as error:
-        notice(f"models: {error}")
-        return FAILURE
-    except SystemExit as error:
-        # typer turns the error of a closed pipe into this one, with code 1.
-        if not isinstance(error.__context__, BrokenPipeError):
-            raise
-        return 0
+    """Run `tinyllm models`, and return its exit code; see `run_program`."""
+    return run_program(app, program, say=lambda text: notice(f"models: {text}"))
 
 
-@app.callback(invoke_without_command=True)
+@app.callback(invoke_without_command=True, help=_HELP)
 def models(context: typer.Context) -> None:
     """List the models if no command is given."""
     if context.invoked_subcommand is None:

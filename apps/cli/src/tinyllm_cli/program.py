@@ -1,0 +1,103 @@
+"""The frame of a program with a Typer command line: its exit code, errors and streams."""
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from typer.models import OptionInfo
+
+from tinyllm_cli.messages import (
+    FAILURE,
+    INTERRUPTED,
+    USAGE,
+    UsageError,
+    drop_output,
+    notice,
+    one_line,
+)
+
+
+def new_app() -> typer.Typer:
+    """Return an empty Typer application with plain help and plain errors."""
+    return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+
+
+def version_option(name: str) -> OptionInfo:
+    """Declare the option `--version` of the program `name` of the package `tinyllm-{name}`."""
+
+    def show(wanted: bool) -> bool:
+        if wanted:
+            from importlib.metadata import version  # imported here: takes 20 ms
+
+            typer.echo(f"{name} {version(f'tinyllm-{name}')}")
+            raise typer.Exit
+        return wanted
+
+    option: OptionInfo = typer.Option(
+        "--version", help="Print the version.", is_eager=True, callback=show
+    )
+    return option
+
+
+def run_program(
+    app: typer.Typer,
+    program: str,
+    run: Callable[[Any], int | None] | None = None,
+    *,
+    say: Callable[[str], None] | None = None,
+) -> int:
+    """Run a command line and return its exit code: 0, 2 for usage, 130 after Ctrl-C, 1 otherwise.
+
+    An error or a warning is one line. The code is also 0 if the reader of a pipe closes it early.
+
+    Args:
+        app: the application.
+        program: the name of the command in its help and errors.
+        run: does the work, with the options that the command returns; None if the command does it.
+        say: writes a line to stderr; by default after the name of the program.
+    """
+    tell = say or (lambda text: notice(text, program))
+    _replace_closed_streams()
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_place: tell(str(message))
+            result = app(prog_name=program, standalone_mode=False)
+            if run is not None and not isinstance(result, int):  # an int: --help or --version
+                result = run(result)
+        sys.stdout.flush()
+        return int(result or 0)
+    except (typer.TyperException, UsageError) as error:
+        text = error.format_message() if isinstance(error, typer.TyperException) else error
+        tell(f"{one_line(text)} (see {program} --help)")
+        return USAGE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        drop_output()
+        return 0
+    except (ValueError, RuntimeError, OSError, MemoryError) as error:
+        tell(one_line(error))
+        if isinstance(error, OSError):  # stdout is full, for example
+            drop_output()
+        return FAILURE
+    except SystemExit as error:
+        # typer turns the error of a closed pipe into this one, with code 1.
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        drop_output()
+        return 0
+
+
+def _replace_closed_streams() -> None:
+    """Open the null device in place of closed standard streams.
+
+    Otherwise the next opened file gets the descriptor of a closed stream, and MLX treats
+    descriptor 0 as an error.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w"))
