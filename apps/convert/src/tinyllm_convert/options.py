@@ -1,92 +1,64 @@
-"""The options of the command line, and their checks."""
+"""The options of the command line."""
 
-import math
 from dataclasses import dataclass
+from typing import Annotated
 
-import mlx.core as mx
-from tinyllm_ops.quantization.tensor import AFFINE, AFFINE_BITS, AFFINE_GROUPS, FLOAT_MODES
-from tinyllm_qwen import ConversionConfig
-from tinyllm_qwen.config.quantization import PackedFormat
-
-from tinyllm_convert.errors import UsageError
-
-DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
-MODES = (AFFINE, *FLOAT_MODES)
-DEFAULT_GROUP_SIZE = 64
+from tinyllm_cli.program import version_option
+from typer import Argument, Option
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of a conversion, as the user gave them.
+    """All options of `convert`. Typer reads the command line from these fields."""
 
-    Attributes:
-        bits: the bits of a code; None if not given.
-        group_size: the number of consecutive codes that share a scale; None if not given.
-        mode: one of `MODES`; None if not given.
-        dtype: the dtype of unquantized tensors, one of `DTYPES`; None keeps the source's dtype.
-        skip: patterns of matrices that stay unquantized.
-        shard_size: the largest size of a file, in gigabytes.
-    """
-
-    bits: int | None = None
-    group_size: int | None = None
-    mode: str | None = None
-    dtype: str | None = None
-    skip: tuple[str, ...] = ()
-    shard_size: float = 5.0
-
-    def conversion_config(self) -> ConversionConfig:
-        """Return the options as the config of a conversion.
-
-        Raises:
-            UsageError: if a value is not allowed, or options contradict each other.
-        """
-        packed = self._format()
-        if self.skip and packed is None:
-            raise UsageError(
-                "--skip: expected --bits or --mode as well: nothing is quantized without them"
-            )
-        if self.dtype is not None:
-            _check_choice("--dtype", self.dtype, tuple(DTYPES))
-        shard_bytes = self.shard_size * 1e9
-        if not 1 <= shard_bytes < math.inf:  # refuses NaN too: comparisons with NaN are false
-            raise UsageError(
-                "--shard-size: expected a finite number of gigabytes above 0, got "
-                f"{self.shard_size:g}"
-            )
-        return ConversionConfig(
-            packed=packed,
-            dtype=None if self.dtype is None else DTYPES[self.dtype],
-            skip=self.skip,
-            shard_bytes=int(shard_bytes),
-        )
-
-    def _format(self) -> PackedFormat | None:
-        """Return the format of quantized matrices; None if nothing is quantized."""
-        if self.mode is not None:
-            _check_choice("--mode", self.mode, MODES)
-        if self.mode in FLOAT_MODES:
-            bits, group_size = FLOAT_MODES[self.mode]
-            for option, given, fixed in (
-                ("--bits", self.bits, bits),
-                ("--group-size", self.group_size, group_size),
-            ):
-                if given not in (None, fixed):
-                    raise UsageError(
-                        f"{option}: expected {fixed}, the only value of {self.mode}, got {given}"
-                    )
-            return PackedFormat(group_size=group_size, bits=bits, mode=self.mode)
-        if self.bits is None:
-            for option, value in (("--group-size", self.group_size), ("--mode", self.mode)):
-                if value is not None:
-                    raise UsageError(f"{option} {value}: expected --bits as well")
-            return None
-        group_size = DEFAULT_GROUP_SIZE if self.group_size is None else self.group_size
-        _check_choice("--bits", self.bits, AFFINE_BITS)
-        _check_choice("--group-size", group_size, AFFINE_GROUPS)
-        return PackedFormat(group_size=group_size, bits=self.bits, mode=AFFINE)
-
-
-def _check_choice(option: str, value: object, allowed: tuple[object, ...]) -> None:
-    if value not in allowed:
-        raise UsageError(f"{option}: expected one of {', '.join(map(str, allowed))}, got {value}")
+    source: Annotated[
+        str,
+        Argument(
+            metavar="SOURCE",
+            help="An unquantized checkpoint: a folder, or owner/name on the Hugging Face Hub.",
+        ),
+    ]
+    target: Annotated[
+        str, Argument(metavar="TARGET", help="The new folder; an existing one must be empty.")
+    ]
+    bits: Annotated[
+        int | None, Option("--bits", "--q-bits", metavar="2|3|4|5|6|8", help="Bits of a code.")
+    ] = None
+    group_size: Annotated[
+        int | None,
+        Option(
+            "--group-size",
+            "--q-group-size",
+            metavar="32|64|128",
+            help="The number of weights that share a scale.  [default: 64]",
+        ),
+    ] = None
+    mode: Annotated[
+        str | None,
+        Option(
+            "--mode",
+            "--q-mode",
+            metavar="affine|mxfp4|mxfp8|nvfp4",
+            help="affine is integer codes; the others are floating-point codes, which fix --bits "
+            "and --group-size.  [default: affine]",
+        ),
+    ] = None
+    dtype: Annotated[
+        str | None,
+        Option(
+            metavar="float32|float16|bfloat16",
+            help="The dtype of unquantized tensors.  [default: the source's own]",
+        ),
+    ] = None
+    skip: Annotated[
+        list[str] | None,
+        Option(
+            metavar="PATTERN",
+            help="Leave matrices unquantized: lm_head, '*.v_proj', ...; may be repeated.",
+        ),
+    ] = None
+    revision: Annotated[
+        str | None, Option(metavar="REV", help="Branch, tag or commit on the Hub.")
+    ] = None
+    shard_size: Annotated[float, Option(metavar="GB", help="The largest size of a file.")] = 5.0
+    version: Annotated[bool, version_option("convert")] = False
