@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 from tinyllm_chat import cli, one_shot
-from tinyllm_chat.errors import ChatError, UsageError
+from tinyllm_chat.errors import ChatError
 from tinyllm_chat.settings import Settings
 from tinyllm_chat.terminal.output import Terminal
+from tinyllm_cli.messages import UsageError
 
 PROCESS = [sys.executable, "-c", "from tinyllm_chat.cli import main; exit(main())"]
 
@@ -30,10 +31,8 @@ PROCESS = [sys.executable, "-c", "from tinyllm_chat.cli import main; exit(main()
 def test_every_option_reaches_the_settings(monkeypatch: pytest.MonkeyPatch, names: str) -> None:
     given: list[object] = []
 
-    def record(
-        settings: Settings, question: str, _terminal: Terminal, *, as_json: bool, member: object
-    ) -> None:
-        given.extend([settings, question, as_json, member])
+    def record(settings: Settings, question: str, _terminal: Terminal, member: object) -> None:
+        given.extend([settings, question, member])
 
     system, temperature, max_model_len = names.split()
     options = (
@@ -48,6 +47,8 @@ def test_every_option_reaches_the_settings(monkeypatch: pytest.MonkeyPatch, name
         monkeypatch.setattr(sys, "stdin", nothing)
         assert cli.main() == 0
     settings = Settings(
+        prompt="q",
+        as_json=True,
         model="m",
         revision="r",
         ops="reference",
@@ -60,14 +61,14 @@ def test_every_option_reaches_the_settings(monkeypatch: pytest.MonkeyPatch, name
         min_p=0.7,
         repetition_penalty=1.5,
         seed=4,
-        stop=("a", "b"),
+        stop=["a", "b"],
         kv_bits=8,
         max_model_len=9,
         draft_model="mtp",
         num_speculative_tokens=3,
-        enable_thinking=False,
+        no_think=True,
     )
-    assert given == [settings, "q", True, None]
+    assert given == [settings, "q", None]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from tinyllm_chat import transcript
 from tinyllm_chat.conversation import Conversation, Message, Turn
 from tinyllm_chat.errors import ChatError
-from tinyllm_chat.local.context import ContextWindow
+from tinyllm_chat.local.context import fit_prompt
 from tinyllm_qwen.text.chat_prompt import ChatPrompt
 
 
@@ -44,7 +44,7 @@ def test_an_answer_needs_a_question() -> None:
 def test_a_conversation_that_fits_is_unchanged() -> None:
     conversation = conversation_of(("a" * 20, "b" * 20))
     conversation.add_question("c" * 20)
-    prompt = ContextWindow(75, render).fit(conversation, 12)
+    prompt = fit_prompt(conversation, render, 75, 12)
     assert (len(prompt.tokens), prompt.first_turn) == (63, 0)
 
 
@@ -52,7 +52,7 @@ def test_the_oldest_turns_are_dropped_and_the_system_message_stays() -> None:
     conversation = conversation_of(*[(f"{n}" * 9, f"{n}" * 9) for n in range(5)], system="S" * 9)
     conversation.add_question("q" * 9)
     # 120 tokens; a system message, a question and a turn are 40, which is half of 80.
-    prompt = ContextWindow(80, render).fit(conversation, 100)
+    prompt = fit_prompt(conversation, render, 80, 100)
     assert "".join(map(chr, prompt.tokens)) == "SSSSSSSSS.444444444.444444444.qqqqqqqqq."
     assert prompt.first_turn == 4
     assert len(conversation.turns) == 6
@@ -61,7 +61,7 @@ def test_the_oldest_turns_are_dropped_and_the_system_message_stays() -> None:
 def test_a_question_of_half_the_context_drops_all_other_turns() -> None:
     conversation = conversation_of(("a", "b"), ("c" * 30, "d"))
     conversation.add_question("e" * 60)
-    prompt = ContextWindow(80, render).fit(conversation, 100)
+    prompt = fit_prompt(conversation, render, 80, 100)
     assert (len(prompt.tokens), prompt.first_turn) == (61, 2)
 
 
@@ -69,12 +69,11 @@ def test_a_question_of_half_the_context_drops_all_other_turns() -> None:
 def test_a_question_longer_than_the_context_is_refused_with_counts(length: int, fits: bool) -> None:
     conversation = conversation_of(("a", "b"))
     conversation.add_question("q" * length)
-    context = ContextWindow(80, render)
     if fits:
-        assert len(context.fit(conversation, 100).tokens) == 79
+        assert len(fit_prompt(conversation, render, 80, 100).tokens) == 79
     else:
         with pytest.raises(ChatError, match=r"fewer than 80 tokens .* got 80:"):
-            context.fit(conversation, 100)
+            fit_prompt(conversation, render, 80, 100)
 
 
 def test_a_long_question_is_rendered_a_few_times_for_any_number_of_turns() -> None:
@@ -87,7 +86,7 @@ def test_a_long_question_is_rendered_a_few_times_for_any_number_of_turns() -> No
 
     conversation = conversation_of(*[("q", "a")] * 1000)
     conversation.add_question("q" * 100)
-    prompt = ContextWindow(300, counted).fit(conversation, 8)
+    prompt = fit_prompt(conversation, counted, 300, 8)
     assert rendered <= 13
     assert prompt.first_turn == 1001 - 1 - (150 - 101) // 4
 

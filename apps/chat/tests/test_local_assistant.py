@@ -210,12 +210,12 @@ def test_a_repetition_penalty_reduces_repetition(start: Start, random: str) -> N
 
 
 def test_an_answer_ends_before_a_stop_string(start: Start, scripted: str) -> None:
-    answer = start(scripted, stop=("xyz", " so")).session.ask("hi")
+    answer = start(scripted, stop=["xyz", " so"]).session.ask("hi")
     assert (answer.text, answer.finish_reason) == ("It is", "stop")
 
 
 def test_thinking_can_be_turned_off(start: Start, scripted: str) -> None:
-    answer = start(scripted, enable_thinking=False).session.ask("hi")
+    answer = start(scripted, no_think=True).session.ask("hi")
     assert (answer.text, answer.reasoning) == (" It is so.", "")
 
 
@@ -229,7 +229,7 @@ def test_a_draft_head_changes_no_answer(
     start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = str(hybrid_checkpoint(tmp_path / "qwen35"))
-    options = {"max_tokens": 12, "enable_thinking": False, "seed": 1}
+    options = {"max_tokens": 12, "no_think": True, "seed": 1}
     plain = start(model, **options).session
     drafted = start(model, draft_model="mtp", num_speculative_tokens=3, **options)
     for question in QUESTIONS:

@@ -84,7 +84,7 @@ def test_help_imports_neither_mlx_nor_prompt_toolkit(chat: Run) -> None:
 def test_an_api_key_without_a_server_is_a_usage_error(chat: Run) -> None:
     done = chat("--api-key", "secret", "--prompt", "hi")
     assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr == b"chat: --api-key: expected --server URL with it\n"
+    assert done.stderr == b"chat: --api-key: expected --server URL with it (see chat --help)\n"
 
 
 def test_a_pipe_closed_early_is_not_an_error(chat: Run, random: str) -> None:

@@ -1,12 +1,12 @@
-"""Settings: ranges of options, sampling defaults, and errors on one line."""
+"""Settings: ranges of options, and sampling defaults."""
 
 import math
 from typing import Any
 
 import pytest
-from tinyllm_chat.errors import UsageError, one_line
 from tinyllm_chat.local.assistant import sampling_params, unused_options
 from tinyllm_chat.settings import Settings
+from tinyllm_cli.messages import UsageError
 from tinyllm_qwen import GenerationConfig
 
 
@@ -31,7 +31,7 @@ from tinyllm_qwen import GenerationConfig
         ("repetition_penalty", math.inf, "--repetition-penalty: expected from 1e-10 to 1e10"),
         ("seed", -1, "--seed"),
         ("seed", 2**64, "--seed"),
-        ("stop", ("a", ""), "--stop"),
+        ("stop", ["a", ""], "--stop"),
         ("kv_bits", 3, "--kv-bits: expected 4 or 8, got 3"),
         ("max_model_len", 1, "--max-model-len"),
         ("server", "127.0.0.1:8000", "--server: expected a URL"),
@@ -86,12 +86,6 @@ def test_options_without_effect_are_found() -> None:
     assert unused_options(Settings(top_p=0.5, min_p=0.1), greedy) == ["--top-p", "--min-p"]
     assert unused_options(Settings(top_p=0.5, temperature=1.0), greedy) == []
     assert unused_options(Settings(top_p=0.5), DEFAULTS) == []
-
-
-def test_an_error_of_many_lines_becomes_one_line() -> None:
-    error = ValueError("shapes differ\n  missing (2):\n    a\n    b\nDownload again.")
-    assert one_line(error) == "shapes differ; missing (2): a; b; Download again."
-    assert one_line(ValueError()) == "ValueError"
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 import json
 from collections.abc import Callable
 
+from tinyllm_cli.messages import UsageError
 from tinyllm_qwen.parallel.member import Member
 
 from tinyllm_chat.assistant import load_assistant
 from tinyllm_chat.conversation import Conversation
-from tinyllm_chat.errors import ChatError, UsageError
+from tinyllm_chat.errors import ChatError
 from tinyllm_chat.session import Session
 from tinyllm_chat.settings import Settings
 from tinyllm_chat.summary import record
@@ -22,12 +23,7 @@ ReadBytes = Callable[[int], bytes]
 
 
 def run(
-    settings: Settings,
-    question: str,
-    terminal: Terminal,
-    *,
-    as_json: bool,
-    member: Member | None = None,
+    settings: Settings, question: str, terminal: Terminal, member: Member | None = None
 ) -> None:
     """Answer a question, and print the answer's text or one JSON record to stdout.
 
@@ -35,7 +31,6 @@ def run(
         settings: the options of the session.
         question: the text of the user.
         terminal: the output.
-        as_json: True to print a JSON record.
         member: this process as rank 0 of the group that shares the model; None if this process has
             the whole model.
 
@@ -44,7 +39,7 @@ def run(
         ChatError, CheckpointError, HubError, ValueError: as `load_assistant`.
     """
     assistant = load_assistant(settings, terminal, member)
-    if not as_json:
+    if not settings.as_json:
         Session(assistant, terminal).ask(question, interruptible=False)
         return
     conversation = Conversation(settings.system)

@@ -4,12 +4,12 @@ import os
 import sys
 from typing import TextIO
 
+from tinyllm_cli.messages import one_line
 from tinyllm_qwen.checkpoint.hub import BUILT_IN
 from tinyllm_qwen.parallel.member import Member
 
 from tinyllm_chat.assistant import load_assistant
 from tinyllm_chat.commands import CommandCompleter, dispatch
-from tinyllm_chat.errors import one_line
 from tinyllm_chat.session import Session
 from tinyllm_chat.settings import Settings
 from tinyllm_chat.terminal.history import InputHistory, history_path

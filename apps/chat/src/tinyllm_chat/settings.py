@@ -2,8 +2,11 @@
 
 import secrets
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from tinyllm_chat.errors import UsageError
+from tinyllm_cli.messages import UsageError
+from tinyllm_cli.program import version_option
+from typer import Option
 
 KV_BITS = (4, 8)
 DRAFT_HEAD = "mtp"
@@ -18,58 +21,123 @@ NUM_SPECULATIVE_TOKENS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All options of a session. None leaves a choice to the checkpoint.
+    """All options of `chat`. Typer reads the command line from these fields.
 
-    Attributes:
-        model: a folder, "pico" or a repository (owner/name) on the Hub; with `server`, the
-            server's name of the model.
-        revision: the branch, tag or commit of a repository.
-        ops: the implementation of the maths.
-        dtype: the dtype of the arithmetic.
-        split: the division of the model among several processes; see `Split.parse`.
-        system: the system message.
-        max_tokens: the most tokens of one answer, reasoning included; None for the default, which
-            is the server's with `server`, and MAX_TOKENS otherwise.
-        temperature: the divisor of the logits; 0 is greedy decoding.
-        top_k: the number of likeliest tokens to choose from; 0 for all.
-        top_p: the probability mass of the likeliest tokens to choose from.
-        min_p: the minimum probability of a token, as a fraction of the likeliest token's.
-        repetition_penalty: the penalty for repeated tokens; above 1 makes repetition less likely.
-        seed: the seed of the first answer. Each later answer adds one.
-        stop: strings that end an answer.
-        kv_bits: the bits of each cached key or value component; None for no quantization.
-        max_model_len: a limit on the context, below the model's own.
-        draft_model: "mtp" for draft tokens from the draft head of the model; None for none.
-        num_speculative_tokens: the most draft tokens of a step; None for the default.
-        enable_thinking: the `enable_thinking` of the chat template; None for its default.
-        server: the URL of a server to chat with; None loads the model in this process.
-        api_key: the API key of the server; None without `server`.
+    None leaves a choice to the checkpoint, or to the server.
 
     Raises:
         UsageError: a value is out of its range, or an option lacks the option that it needs.
     """
 
-    model: str = "pico"
-    revision: str | None = None
-    ops: str = "auto"
-    dtype: str = "auto"
-    split: str = "heads"
-    system: str | None = None
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    kv_bits: int | None = None
-    max_model_len: int | None = None
-    draft_model: str | None = None
-    num_speculative_tokens: int | None = None
-    enable_thinking: bool | None = None
-    server: str | None = None
-    api_key: str | None = field(default=None, repr=False)
+    prompt: Annotated[
+        str | None, Option("--prompt", "-p", metavar="TEXT", help="Answer this question and exit.")
+    ] = None
+    as_json: Annotated[
+        bool, Option("--json", help="Print one JSON record instead of the answer.")
+    ] = False
+    model: Annotated[
+        str, Option(metavar="ID", help="A folder, owner/name on the Hugging Face Hub, or pico.")
+    ] = "pico"
+    revision: Annotated[
+        str | None, Option(metavar="REV", help="Branch, tag or commit on the Hub.")
+    ] = None
+    ops: Annotated[
+        str,
+        Option(
+            metavar="auto|cpu|cpu-int8|metal|mlx|reference", help="The implementation of the maths."
+        ),
+    ] = "auto"
+    dtype: Annotated[
+        str,
+        Option(
+            metavar="auto|float32|float16|bfloat16",
+            help="The dtype of the arithmetic. auto is the checkpoint's own, but float32 for mlx "
+            "on a CPU.",
+        ),
+    ] = "auto"
+    split: Annotated[
+        str,
+        Option(
+            metavar="heads|layers|N,N",
+            help="The division of the model among several processes: heads of all layers, layers, "
+            "or N layers each.",
+        ),
+    ] = "heads"
+    system: Annotated[
+        str | None,
+        Option("--system-prompt", "--system", metavar="TEXT", help="The system message."),
+    ] = None
+    max_tokens: Annotated[
+        int | None,
+        Option(
+            metavar="N",
+            help="The most tokens of an answer, thinking included.  "
+            f"[default: {MAX_TOKENS}, with --server that of the server]",
+        ),
+    ] = None
+    temperature: Annotated[
+        float | None,
+        Option(
+            "--temperature", "--temp", metavar="T", help="The sampling temperature; 0 is greedy."
+        ),
+    ] = None
+    top_k: Annotated[
+        int | None, Option(metavar="K", help="Choose from the K likeliest tokens; 0: all.")
+    ] = None
+    top_p: Annotated[
+        float | None,
+        Option(metavar="P", help="Choose from the likeliest tokens of total probability P."),
+    ] = None
+    min_p: Annotated[
+        float | None,
+        Option(metavar="P", help="Choose from tokens at least P times as likely as the top."),
+    ] = None
+    repetition_penalty: Annotated[
+        float | None, Option(metavar="R", help="Above 1: repeat less.")
+    ] = None
+    seed: Annotated[
+        int | None, Option(metavar="N", help="The same seed gives the same answers.")
+    ] = None
+    stop: Annotated[
+        list[str] | None,
+        Option(metavar="TEXT", help="End answers before this text; may be repeated."),
+    ] = None
+    kv_bits: Annotated[
+        int | None, Option(metavar="4|8", help="Quantize cached keys and values.")
+    ] = None
+    max_model_len: Annotated[
+        int | None,
+        Option("--max-model-len", "--max-context", metavar="N", help="Limit the context."),
+    ] = None
+    draft_model: Annotated[
+        str | None,
+        Option(
+            metavar=DRAFT_HEAD,
+            help="Decode with draft tokens from the checkpoint's draft head (Qwen3.5); the text "
+            "stays the same.",
+        ),
+    ] = None
+    num_speculative_tokens: Annotated[
+        int | None,
+        Option(metavar="N", help="Draft tokens of a step. [default: 2 with --draft-model]"),
+    ] = None
+    no_think: Annotated[
+        bool, Option("--no-think", help="Ask the model to answer without thinking.")
+    ] = False
+    server: Annotated[
+        str | None,
+        Option(
+            "--server",
+            "--url",
+            metavar="URL",
+            help="Chat with the model of a running `serve`; load no model here.",
+        ),
+    ] = None
+    api_key: Annotated[
+        str | None,
+        Option(metavar="KEY", help="The API key of the server.  [env var: TINYLLM_API_KEY]"),
+    ] = field(default=None, repr=False)
+    version: Annotated[bool, version_option("chat")] = False
 
     def __post_init__(self) -> None:
         """Check every range. Comparisons with NaN are false, so NaN fails each check."""
@@ -91,7 +159,7 @@ class Settings:
             _check("--repetition-penalty", penalty, "from 1e-10 to 1e10 (1 is off)", valid)
         if self.seed is not None:
             _check("--seed", self.seed, "from 0 to 2^64 - 1", 0 <= self.seed < 2**64)
-        if "" in self.stop:
+        if "" in (self.stop or ()):
             raise UsageError("--stop: expected at least one character, got an empty string")
         if self.kv_bits is not None:
             _check("--kv-bits", self.kv_bits, "4 or 8", self.kv_bits in KV_BITS)

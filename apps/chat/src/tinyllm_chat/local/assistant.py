@@ -24,7 +24,7 @@ from tinyllm_chat.answer import (
 )
 from tinyllm_chat.conversation import Conversation, Message
 from tinyllm_chat.errors import ChatError
-from tinyllm_chat.local.context import ContextWindow
+from tinyllm_chat.local.context import fit_prompt
 from tinyllm_chat.local.prefix_cache import PrefixCache
 from tinyllm_chat.settings import Settings
 
@@ -42,7 +42,7 @@ class LocalAssistant:
         defaults: the sampling defaults of the checkpoint's `generation_config.json`.
         model: the model.
         cache: keys, values and states of the conversation so far.
-        context: the context window, which limits prompt and answer together.
+        max_model_len: the most tokens of a prompt and its answer together.
         enable_thinking: the `enable_thinking` of the chat template; None for its default.
         answers: the number of answers so far, which the seed of the next answer depends on.
         load_seconds: the time to load the model.
@@ -67,11 +67,10 @@ class LocalAssistant:
         self.arithmetic = arithmetic
         self.defaults = defaults
         self.model = model
-        self.enable_thinking = settings.enable_thinking
+        self.enable_thinking: bool | None = False if settings.no_think else None
         self.load_seconds = load_seconds
         longest = model.config.context_length
-        limit = min(longest, settings.max_model_len or longest)
-        self.context = ContextWindow(limit, self._prompt)
+        self.max_model_len = min(longest, settings.max_model_len or longest)
         self.cache = PrefixCache(lambda: model.make_caches(kv_bits=settings.kv_bits))
         self._tokenizer = tokenizer
         self.answers = 0
@@ -156,11 +155,6 @@ class LocalAssistant:
         return mx.get_peak_memory()
 
     @property
-    def max_model_len(self) -> int:
-        """The maximum number of tokens of a prompt and its answer together."""
-        return self.context.max_model_len
-
-    @property
     def is_greedy(self) -> bool:
         """True if the same question always gets the same answer."""
         return self.next_sampling().is_greedy
@@ -227,7 +221,8 @@ class LocalAssistant:
             TemplateError: if the checkpoint has no chat template, or the template refuses the
                 conversation.
         """
-        fitted = self.context.fit(conversation, self.settings.answer_tokens)
+        answer_tokens = self.settings.answer_tokens
+        fitted = fit_prompt(conversation, self._prompt, self.max_model_len, answer_tokens)
         prompt = fitted.tokens
         parser = ReasoningParser(opened=fitted.opens_reasoning)
         collector = AnswerCollector(show)
@@ -247,9 +242,9 @@ class LocalAssistant:
             self.model,
             self._tokenizer,
             prompt,
-            max_tokens=min(self.settings.answer_tokens, self.max_model_len - len(prompt)),
+            max_tokens=min(answer_tokens, self.max_model_len - len(prompt)),
             sampling=sampling,
-            stop=self.settings.stop,
+            stop=self.settings.stop or (),
             cache=caches,
             on_prefill=prefill_progress,
             speculation=self.settings.draft_tokens,

@@ -7,11 +7,11 @@ import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tinyllm_cli.messages import UsageError
 from tinyllm_kernels import Arithmetic
 from tinyllm_qwen.format_bytes import format_bytes
 from tinyllm_qwen.parallel.member import JOIN_TIMEOUT, Member, is_launched, launched_split
 
-from tinyllm_chat.errors import UsageError
 from tinyllm_chat.settings import Settings
 from tinyllm_chat.terminal.output import Terminal
 

@@ -29,6 +29,8 @@ class RemoteAssistant:
         enable_thinking: the `enable_thinking` of the chat template; None for its default.
         answers: the number of answers so far, which the seed of the next answer depends on.
         load_seconds: the time to get the server's list of models.
+        max_model_len: the most tokens of a prompt and its answer; 0 if the server does not report
+            it.
     """
 
     def __init__(self, settings: Settings, connection: ServerConnection) -> None:
@@ -49,10 +51,9 @@ class RemoteAssistant:
                 f"got {name!r}"
             )
         self.settings = replace(settings, model=name)
-        self.enable_thinking = settings.enable_thinking
+        self.enable_thinking: bool | None = False if settings.no_think else None
         self.load_seconds = time.perf_counter() - started
-        max_model_len = models[name].get("max_model_len")
-        self._max_model_len = max_model_len if isinstance(max_model_len, int) else 0
+        self.max_model_len = _count(models[name].get("max_model_len"), 0)
         self._connection = connection
         self.answers = 0
 
@@ -72,11 +73,6 @@ class RemoteAssistant:
         return None
 
     @property
-    def max_model_len(self) -> int:
-        """The most tokens of a prompt and its answer; 0 if the server does not report it."""
-        return self._max_model_len
-
-    @property
     def is_greedy(self) -> bool:
         """True if the same question always gets the same answer."""
         return self.settings.temperature == 0
@@ -84,8 +80,8 @@ class RemoteAssistant:
     def stats_lines(self) -> list[str]:
         """Return the lines of /stats about the model."""
         lines = [f"model    {self.settings.model} on {self.description}"]
-        if self._max_model_len:
-            lines.append(f"context  {self._max_model_len:,} tokens")
+        if self.max_model_len:
+            lines.append(f"context  {self.max_model_len:,} tokens")
         return lines
 
     def notices(self) -> list[str]:
@@ -137,7 +133,7 @@ class RemoteAssistant:
             "top_p": settings.top_p,
             "min_p": settings.min_p,
             "repetition_penalty": settings.repetition_penalty,
-            "stop": list(settings.stop) or None,
+            "stop": settings.stop,
             "chat_template_kwargs": None if thinking is None else {"enable_thinking": thinking},
         }
         return {
