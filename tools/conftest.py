@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import typer
 from tinyllm_bench import ceilings
-from tinyllm_bench.command_line import run_program
+from tinyllm_cli.program import run_program
 
 RunTool = Callable[[typer.Typer, str, str], tuple[int, str, str]]
 

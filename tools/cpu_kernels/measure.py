@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from cpu_kernels.parts import Part
-from tinyllm_bench.errors import BenchError, UsageError
+from tinyllm_bench.errors import BenchError
 from tinyllm_bench.report.json_text import json_text
+from tinyllm_cli.messages import UsageError
 
 FORMAT = "tinyllm-cpu-kernels/1"
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tinyllm_bench.errors import UsageError
+from tinyllm_cli.messages import UsageError
 
 _QWEN = "--shape qwen3-0.6b --dtype bfloat16"
 _MODEL = f"model {_QWEN} --ops cpu --decode-tokens 64"

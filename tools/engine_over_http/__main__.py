@@ -6,8 +6,9 @@ uv run python tools/engine_over_http --shape qwen3-0.6b    # the options are tho
 import sys
 from pathlib import Path
 
-from tinyllm_bench.command_line import command, new_app, run_program
+from tinyllm_bench.command_line import command
 from tinyllm_bench.serving.options import EngineOptions
+from tinyllm_cli.program import new_app, run_program
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])  # the folder of all tools

@@ -12,7 +12,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tinyllm_bench.command_line import command, new_app, notice, option, run_program
+from tinyllm_bench.command_line import command, option
+from tinyllm_cli.messages import notice
+from tinyllm_cli.program import new_app, run_program
 
 WORKER = Path(__file__).with_name("worker.py")
 NAMES = sorted(path.name for path in Path(__file__).with_name("corpus").iterdir())

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 from tinyllm_bench.cli import show
-from tinyllm_bench.command_line import command, new_app, run_program
+from tinyllm_bench.command_line import command
 from tinyllm_bench.settings import Settings
+from tinyllm_cli.program import new_app, run_program
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])  # the folder of all tools

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from tinyllm_bench.command_line import new_app, run_program
+from tinyllm_cli.program import new_app, run_program
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])  # the folder of all tools

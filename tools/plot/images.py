@@ -3,7 +3,8 @@
 import importlib.util
 from pathlib import Path
 
-from tinyllm_bench.errors import BenchError, UsageError
+from tinyllm_bench.errors import BenchError
+from tinyllm_cli.messages import UsageError
 
 SUFFIXES = (".png", ".svg", ".pdf")
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tinyllm_bench.errors import UsageError
+from tinyllm_cli.messages import UsageError
 
 
 @dataclass(frozen=True)

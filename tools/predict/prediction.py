@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from predict.link import Link
 from predict.messages import TokenMessages, mesh_messages, ring_messages
 from predict.model_spec import ModelSpec
-from tinyllm_bench.errors import UsageError
+from tinyllm_cli.messages import UsageError
 
 
 @dataclass(frozen=True)

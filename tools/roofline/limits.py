@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tinyllm_bench.ceilings import Ceilings
 from tinyllm_bench.cost import Cost
-from tinyllm_bench.errors import UsageError
+from tinyllm_cli.messages import UsageError
 
 
 @dataclass(frozen=True)

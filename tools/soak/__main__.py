@@ -9,7 +9,9 @@ import tempfile
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from tinyllm_bench.command_line import command, new_app, notice, option, run_program
+from tinyllm_bench.command_line import command, option
+from tinyllm_cli.messages import notice
+from tinyllm_cli.program import new_app, run_program
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[1])  # the folder of all tools

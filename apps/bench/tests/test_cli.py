@@ -13,8 +13,8 @@ import pytest
 from tinyllm_bench import cli
 from tinyllm_bench.cases.qwen_runner import QwenRunner
 from tinyllm_bench.cases.registry import all_opsets
-from tinyllm_bench.errors import UsageError
 from tinyllm_bench.settings import Settings
+from tinyllm_cli.messages import UsageError
 
 Bench = Callable[[str], tuple[int, str, str]]
 QUICK = "--seconds 0.0001 --prompt-tokens 4 --decode-tokens 2 --batch 2"
@@ -39,7 +39,8 @@ def test_a_command_measures_one_part(bench: Bench) -> None:
 
 def test_options_before_a_command_are_refused(bench: Bench) -> None:
     code, _, err = bench("--shape qwen3-0.6b engine")
-    assert (code, err) == (2, "bench: options: expected after `engine`, got some before it\n")
+    message = "options: expected after `engine`, got some before it"
+    assert (code, err) == (2, f"bench: {message} (see bench --help)\n")
 
 
 @pytest.mark.parametrize("command", ["", "ops", "model", "engine", "serve"])

@@ -15,11 +15,11 @@ from tinyllm_bench.cases.registry import (
     op_comparison,
     regimes_of,
 )
-from tinyllm_bench.errors import UsageError
 from tinyllm_bench.models.model import BenchModel
 from tinyllm_bench.models.random_weights import random_weights
 from tinyllm_bench.rounds import Result
 from tinyllm_bench.settings import Settings
+from tinyllm_cli.messages import UsageError
 from tinyllm_ops import OpSet, QuantizedTensor, dequantize
 from tinyllm_qwen import QwenConfig
 from tinyllm_qwen.testing import SHAPES, hybrid_checkpoint

@@ -3,12 +3,12 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from tinyllm_bench.errors import UsageError
 from tinyllm_bench.models.model import BenchModel
 from tinyllm_bench.models.random_weights import random_floats, random_quantized, random_weights
 from tinyllm_bench.models.weight_format import WeightFormat
 from tinyllm_bench.settings import Settings
 from tinyllm_bench.shapes import published_config
+from tinyllm_cli.messages import UsageError
 from tinyllm_ops import MLX, REFERENCE, QuantizedTensor
 from tinyllm_qwen import Qwen, QwenConfig
 from tinyllm_qwen.checkpoint.schema import expected_shapes

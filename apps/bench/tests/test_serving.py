@@ -11,7 +11,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from tinyllm_bench.errors import BenchError, UsageError
+from tinyllm_bench.errors import BenchError
 from tinyllm_bench.models.model import BenchModel
 from tinyllm_bench.models.random_weights import random_weights
 from tinyllm_bench.serving import server
@@ -21,6 +21,7 @@ from tinyllm_bench.serving.options import Load
 from tinyllm_bench.serving.run import ServerResult
 from tinyllm_bench.serving.server import Server
 from tinyllm_bench.settings import Settings
+from tinyllm_cli.messages import UsageError
 from tinyllm_qwen import Tokenizer, load
 from tinyllm_qwen.checkpoint.hub import resolve
 

@@ -3,8 +3,8 @@
 import math
 
 import pytest
-from tinyllm_bench.errors import UsageError
 from tinyllm_bench.shapes import SHAPES, published_config
+from tinyllm_cli.messages import UsageError
 from tinyllm_qwen import QwenConfig
 from tinyllm_qwen.checkpoint.schema import expected_shapes
 

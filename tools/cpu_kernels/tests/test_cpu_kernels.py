@@ -11,7 +11,8 @@ from cpu_kernels.parts import Part, all_parts, choose_parts
 from cpu_kernels.scaling import CLOCK, Fit, scaling_table
 from cpu_kernels.table import BEGIN, CASES, END, markdown_table, updated_page
 from plot.cpu_kernels import figure_of_kernels
-from tinyllm_bench.errors import BenchError, UsageError
+from tinyllm_bench.errors import BenchError
+from tinyllm_cli.messages import UsageError
 
 DOCS = Path(__file__).parents[3] / "docs"
 ISAS = ["amx", "avx512vnni", "avx512", "avx2", "portable"]

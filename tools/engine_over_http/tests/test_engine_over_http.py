@@ -4,7 +4,7 @@ import json
 
 import pytest
 from engine_over_http.__main__ import app
-from tinyllm_bench.command_line import run_program
+from tinyllm_cli.program import run_program
 
 OPTIONS = "--requests 1 --requests 3 --tokens 12 --rounds 2 --prompt 1500 --dtype float32 --json"
 

@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from plot.__main__ import app
 from plot.bench import figure_of_bench
 from plot.serving import figure_of_servers
-from tinyllm_bench.command_line import run_program
+from tinyllm_cli.program import run_program
 
 NAMES = ("reference", "mlx", "cpu", "mlx-lm", "llama.cpp Q4_0")
 MEASURED = Path(__file__).parents[3] / "docs" / "measured"

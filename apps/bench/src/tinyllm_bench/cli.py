@@ -5,8 +5,10 @@ from inspect import Parameter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from tinyllm_cli.messages import INTERRUPTED, notice
+from tinyllm_cli.program import new_app, run_program, version_option
 
-from tinyllm_bench.command_line import INTERRUPTED, command, new_app, notice, run_program
+from tinyllm_bench.command_line import command
 from tinyllm_bench.serving.options import EngineOptions, ServeOptions
 from tinyllm_bench.settings import Settings
 
@@ -41,7 +43,7 @@ def show(run: "Run") -> int:
 
     run.measure()
     for message in run.report.notices:
-        notice(message)
+        notice(message, "bench")
     if run.report.settings.as_json:
         sys.stdout.write(json_report(run.report) + "\n")
     else:
@@ -72,18 +74,7 @@ def _serve(options: ServeOptions) -> int:
     return run_serve(options)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version  # imported here: takes 20 ms
-
-        typer.echo(f"bench {version('tinyllm-bench')}")
-        raise typer.Exit
-
-
-_VERSION = Annotated[
-    bool,
-    typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version),
-]
+_VERSION = Annotated[bool, version_option("bench")]
 _MORE = (
     Parameter("context_", Parameter.KEYWORD_ONLY, annotation=typer.Context),
     Parameter("version", Parameter.KEYWORD_ONLY, default=False, annotation=_VERSION),

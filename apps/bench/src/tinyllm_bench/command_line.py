@@ -1,59 +1,14 @@
-"""Shared parts of the command lines of `bench` and of the tools that build on it."""
+"""Commands of `bench`, and of the tools that build on it, from dataclasses of options."""
 
-import os
-import sys
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from inspect import Parameter, Signature
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
-
-from tinyllm_bench.errors import UsageError, one_line
-
-FAILURE, USAGE, INTERRUPTED = 1, 2, 130
+from tinyllm_cli.messages import UsageError
 
 Options = TypeVar("Options")
-
-
-def new_app() -> typer.Typer:
-    """Return an empty Typer application with plain help and plain errors."""
-    return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-
-
-def run_program(app: typer.Typer, name: str) -> int:
-    """Run a command line and return its exit code.
-
-    The exit code is 0, 2 for a usage error, 130 after Ctrl-C and 1 for other errors. An error or a
-    warning is one line on stderr.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_place: notice(str(message), name)
-            return int(app(prog_name=name, standalone_mode=False) or 0)
-    except typer.TyperException as error:
-        notice(f"{' '.join(error.format_message().split())} (see {name} --help)", name)
-        return USAGE
-    except UsageError as error:
-        notice(one_line(error), name)
-        return USAGE
-    except KeyboardInterrupt:  # before anything was measured
-        return INTERRUPTED
-    except (ValueError, RuntimeError, OSError) as error:
-        notice(one_line(error), name)
-        return FAILURE
-    except SystemExit as error:
-        # typer turns the error of a closed pipe into this one, with code 1.
-        if not isinstance(error.__context__, BrokenPipeError):
-            raise
-        return 0
-
-
-def notice(text: str, program: str = "bench") -> None:
-    """Write a line to stderr."""
-    sys.stderr.write(f"{program}: {text}\n")
-    sys.stderr.flush()
 
 
 def option(default: Any, metavar: str | None, text: str, *names: str, **more: Any) -> Any:
@@ -92,15 +47,7 @@ def command(
                 name = context.invoked_subcommand
                 raise UsageError(f"options: expected after `{name}`, got some before it")
             return 0
-        try:
-            code = run(chosen)
-            sys.stdout.flush()
-        except BrokenPipeError:  # The reader left early. Typer would exit with code 1.
-            # Python flushes both streams once more at exit and would print the error again.
-            for stream in (sys.stdout, sys.stderr):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-            return 0
-        return code
+        return run(chosen)
 
     assert is_dataclass(options)
     chosen = [each for each in fields(options) if each.name not in {*given, *without}]

@@ -1,8 +1,4 @@
-"""Errors of a benchmark, and their text on one line."""
-
-
-class UsageError(ValueError):
-    """An option or its value is not allowed. The message names the allowed values. Exit code 2."""
+"""Errors of a benchmark."""
 
 
 class BenchError(ValueError):
@@ -11,9 +7,3 @@ class BenchError(ValueError):
 
 class PeerError(RuntimeError):
     """A peer failed during a measurement. The message gives the reason."""
-
-
-def one_line(error: BaseException) -> str:
-    """Return the message of an error on one line."""
-    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
-    return "; ".join(lines).replace(":; ", ": ") or type(error).__name__

@@ -3,8 +3,9 @@
 import math
 from dataclasses import dataclass
 
+from tinyllm_cli.messages import UsageError
+
 from tinyllm_bench.command_line import option
-from tinyllm_bench.errors import UsageError
 from tinyllm_bench.shapes import PICO, SHAPES
 
 PEERS = ("mlx-lm", "llama.cpp", "openvino")

@@ -1,6 +1,6 @@
 """Published shapes: the fields of their config.json, without weights."""
 
-from tinyllm_bench.errors import UsageError
+from tinyllm_cli.messages import UsageError
 
 PICO = "pico"
 

@@ -5,12 +5,12 @@ from functools import partial
 from itertools import count
 
 import mlx.core as mx
+from tinyllm_cli.messages import UsageError
 from tinyllm_kernels import available, opset
 from tinyllm_ops import OpSet
 
 from tinyllm_bench.cases import attention, matrices, recurrent, vectors
 from tinyllm_bench.cases.case import OpCase, Regime, Work
-from tinyllm_bench.errors import UsageError
 from tinyllm_bench.models.model import BenchModel
 from tinyllm_bench.rounds import Budget, Case, Comparison, Contender, timed
 from tinyllm_bench.settings import Settings

@@ -4,10 +4,10 @@ import math
 from dataclasses import dataclass
 
 import mlx.core as mx
+from tinyllm_cli.messages import UsageError
 from tinyllm_kernels.arithmetic import DTYPES
 from tinyllm_ops.quantization.tensor import AFFINE, check_format
 
-from tinyllm_bench.errors import UsageError
 from tinyllm_bench.settings import PLAIN_BITS
 
 

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
+from tinyllm_cli.messages import one_line
+
 from tinyllm_bench.cases.whole_model import LocalRunner
 from tinyllm_bench.cost import ModelCosts
-from tinyllm_bench.errors import PeerError, one_line
+from tinyllm_bench.errors import PeerError
 
 _TIMEOUT = 900.0  # seconds; a prompt of 8,192 tokens takes minutes on a slow machine
 

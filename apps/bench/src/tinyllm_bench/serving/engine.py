@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 from rich.table import Table
+from tinyllm_cli.messages import UsageError
 from tinyllm_engine import Engine, EngineSettings, Request, RequestState
 from tinyllm_kernels import Arithmetic
 from tinyllm_ops import OpSet
 from tinyllm_qwen import Qwen, load
 
 from tinyllm_bench.cases.case import prepare
-from tinyllm_bench.errors import UsageError
 from tinyllm_bench.machine import Machine
 from tinyllm_bench.models.model import BenchModel
 from tinyllm_bench.report.json_text import json_text

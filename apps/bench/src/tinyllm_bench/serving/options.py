@@ -4,8 +4,9 @@ import random
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from tinyllm_cli.messages import UsageError
+
 from tinyllm_bench.command_line import option
-from tinyllm_bench.errors import UsageError
 from tinyllm_bench.shapes import PICO, SHAPES
 
 PEERS = ("mlx-lm", "llama.cpp")  # peers with a server

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tinyllm_bench.command_line import notice
+from tinyllm_cli.messages import notice
+
 from tinyllm_bench.errors import BenchError
 from tinyllm_bench.machine import Machine
 from tinyllm_bench.report.json_text import json_text
@@ -75,7 +76,7 @@ def run_serve(options: ServeOptions) -> int:
     machine = Machine.here()
     notices += failures
     for each in notices:
-        notice(each)
+        notice(each, "bench")
     if options.as_json:
         document = {
             "machine": asdict(machine),
