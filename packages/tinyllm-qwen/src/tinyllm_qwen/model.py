@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import TypeVar
 
 import mlx.core as mx
 from jaxtyping import Float, Integer
@@ -20,10 +21,11 @@ from tinyllm_ops import REFERENCE, OpSet, Weight
 from tinyllm_qwen.caches import batch_after, make_caches, make_pages, page_bytes, state_bytes
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.draft_head import DraftHead
-from tinyllm_qwen.language_model import AnyCache
 from tinyllm_qwen.layer_builder import LayerBuilder
 from tinyllm_qwen.partition.groups import ParallelGroups
 from tinyllm_qwen.sampling.best_tokens import BestTokens, check_num_best
+
+AnyCache = TypeVar("AnyCache", bound=LayerCache)
 
 
 class Qwen:

@@ -21,8 +21,8 @@ from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.parallel.control_channel import ControlChannel
 from tinyllm_qwen.parallel.driver import Driver
+from tinyllm_qwen.parallel.execute import work
 from tinyllm_qwen.parallel.rendezvous import connect
-from tinyllm_qwen.parallel.worker import work
 from tinyllm_qwen.partition.groups import ParallelGroups
 from tinyllm_qwen.partition.split import Split
 from tinyllm_qwen.sampling.best_tokens import BestTokens

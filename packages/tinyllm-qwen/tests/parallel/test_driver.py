@@ -23,13 +23,12 @@ from tinyllm_qwen.checkpoint.weights import load_part, load_weights
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.model import Qwen
-from tinyllm_qwen.parallel import worker as worker_module
+from tinyllm_qwen.parallel import execute as execute_module
 from tinyllm_qwen.parallel.bounded_cache import BoundedCache, bounded
 from tinyllm_qwen.parallel.command import CacheSpec, Forward, decode, encode
 from tinyllm_qwen.parallel.control_channel import ControlChannel
 from tinyllm_qwen.parallel.driver import Driver
-from tinyllm_qwen.parallel.execute import Result, arrays_of
-from tinyllm_qwen.parallel.worker import work
+from tinyllm_qwen.parallel.execute import Result, arrays_of, work
 from tinyllm_qwen.partition.groups import ParallelGroups
 from tinyllm_qwen.partition.partition import Partition
 from tinyllm_qwen.partition.split import Split
@@ -76,8 +75,8 @@ class Worked:
             self.offsets.append([cache.offset for cache in own if isinstance(cache, KVCache)])
             return result
 
-        original = worker_module.execute  # type: ignore[attr-defined]
-        monkeypatch.setattr(worker_module, "execute", execute)
+        original = execute_module.execute
+        monkeypatch.setattr(execute_module, "execute", execute)
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from tinyllm_ops import OpSet, Weight
 
 from tinyllm_qwen.caches import batch_after, common_offset
 from tinyllm_qwen.config.qwen import QwenConfig
-from tinyllm_qwen.language_model import AnyCache
-from tinyllm_qwen.model import Qwen, check_selection
+from tinyllm_qwen.model import AnyCache, Qwen, check_selection
 from tinyllm_qwen.parallel.bounded_cache import bounded
 from tinyllm_qwen.parallel.command import CacheSpec, Forward, encode
 from tinyllm_qwen.parallel.control_channel import ControlChannel
@@ -22,7 +21,7 @@ from tinyllm_qwen.sampling.best_tokens import BestTokens, check_num_best
 
 
 class Driver:
-    """A `LanguageModel` that sends each pass to the workers as a command, and executes it too.
+    """Rank 0's `Qwen`, which sends each pass to the workers as a command, and executes it too.
 
     The evaluation of a pass starts at once, even if the result is not read: see `execute`.
     """

@@ -1,12 +1,12 @@
-"""The execution of one command, which every rank does in the same way."""
+"""The execution of commands, which every rank does in the same way, and the loop of a worker."""
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 
 import mlx.core as mx
 from tinyllm_layers import LayerCache, SequenceCache
 
 from tinyllm_qwen.model import Qwen
-from tinyllm_qwen.parallel.command import Forward
+from tinyllm_qwen.parallel.command import Forward, decode
 from tinyllm_qwen.sampling.best_tokens import BestTokens
 
 Caches = MutableMapping[int, Sequence[LayerCache]]
@@ -56,6 +56,26 @@ def execute(model: Qwen, caches: Caches, forward: Forward) -> Result:
         result = model.hidden(tokens, forward.batch, own)
     mx.async_eval(arrays_of(result), _arrays(own))
     return result
+
+
+def work(model: Qwen, lines: Iterable[bytes]) -> None:
+    """Execute the commands of rank 0 until there are no more, as a worker: any other rank.
+
+    Args:
+        model: this rank's part of the model.
+        lines: encoded commands, as `ControlChannel.received` yields them.
+
+    Raises:
+        ValueError: if a command cannot be decoded or executed.
+        RuntimeError: if another rank is lost during an all-reduce.
+    """
+    caches: dict[int, Sequence[LayerCache]] = {}
+    result: Result = None
+    for line in lines:
+        # Wait for the previous pass: MLX writes to caches in place only if no running pass reads
+        # them.
+        mx.eval(arrays_of(result))
+        result = execute(model, caches, decode(line))
 
 
 def arrays_of(result: Result) -> list[mx.array]:

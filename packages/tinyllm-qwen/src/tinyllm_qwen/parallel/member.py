@@ -18,9 +18,9 @@ from tinyllm_qwen.loader import load
 from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.parallel.control_channel import ControlChannel, LossCallback
 from tinyllm_qwen.parallel.driver import Driver
+from tinyllm_qwen.parallel.execute import work
 from tinyllm_qwen.parallel.rendezvous import agree, connect
 from tinyllm_qwen.parallel.weight_files import comparison
-from tinyllm_qwen.parallel.worker import work
 from tinyllm_qwen.partition.split import HEADS, Split
 from tinyllm_qwen.text.tokenizer import Tokenizer
 
@@ -168,7 +168,7 @@ class Member:
         return Driver(model, self.channels)
 
     def work(self, model: Qwen) -> None:
-        """Execute the commands of rank 0 until rank 0 ends; see `parallel.worker.work`."""
+        """Execute the commands of rank 0 until rank 0 ends; see `parallel.execute.work`."""
         (channel,) = self.channels
         work(model, channel.received())
 
