@@ -1,6 +1,7 @@
 """`resolve` turns a model name into a folder, or its error has a remedy. No test downloads."""
 
 import errno
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -213,7 +214,7 @@ def hub_of_3_gb(monkeypatch: pytest.MonkeyPatch) -> Mock:
 
 def set_free(monkeypatch: pytest.MonkeyPatch, free: float) -> None:
     usage = SimpleNamespace(free=int(free))
-    monkeypatch.setattr(repository.shutil, "disk_usage", lambda path: usage)  # type: ignore[attr-defined]
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
 
 
 def test_a_disk_without_room_is_noticed_before_the_download(

@@ -10,7 +10,7 @@ from tinyllm_ops import MLX, REFERENCE, QuantizedTensor
 from tinyllm_qwen import CheckpointError, ConversionConfig, convert, generate, load
 from tinyllm_qwen.checkpoint.slice_reader import read_slices
 from tinyllm_qwen.checkpoint.stored_tensor import find_tensors
-from tinyllm_qwen.checkpoint.tensor_reader import read_tensors
+from tinyllm_qwen.checkpoint.tensor_reader import iterate_tensors
 from tinyllm_qwen.checkpoint.weights import load_weights
 from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
@@ -73,7 +73,9 @@ def test_chunks_give_the_same_states(folders: dict[str, Path], name: str) -> Non
 def test_queries_and_gates_are_separate(folders: dict[str, Path]) -> None:
     folder = folders["tiny-hf"]
     config = QwenConfig.from_folder(folder)
-    stored = read_tensors(find_tensors(folder, config), None)["layers.3.self_attn.q_proj.weight"]
+    stored = dict(iterate_tensors(find_tensors(folder, config), None))[
+        "layers.3.self_attn.q_proj.weight"
+    ]
     weights = load_weights(folder, config)
     heads = stored.reshape(4, 2, 64, 128)  # H, queries or gates, D, E
     for part, name in enumerate(("q_proj", "g_proj")):
@@ -89,7 +91,7 @@ def test_queries_and_gates_are_separate(folders: dict[str, Path]) -> None:
 def test_the_projections_of_qwen3_next_are_separate(folders: dict[str, Path]) -> None:
     folder, name = folders["tiny-next-hf"], "layers.0.linear_attn.in_proj"
     config = QwenConfig.from_folder(folder)
-    stored = read_tensors(find_tensors(folder, config), None)
+    stored = dict(iterate_tensors(find_tensors(folder, config), None))
     weights = load_weights(folder, config)
     # The rows of each of two key heads: 32 of q and of k, then two value heads of v and of z.
     heads = stored[f"{name}_qkvz.weight"].reshape(2, 32 + 32 + 64 + 64, 128)
@@ -130,7 +132,7 @@ def test_the_draft_head_of_qwen3_next_is_left_out(tmp_path: Path) -> None:
 def test_slices_are_converted_as_whole_tensors_are(folders: dict[str, Path], name: str) -> None:
     folder = folders[name]
     stored = find_tensors(folder, QwenConfig.from_folder(folder))
-    whole = read_tensors(stored, mx.float16)
+    whole = dict(iterate_tensors(stored, mx.float16))
     slices = {name: tuple(range(size) for size in t.shape) for name, t in stored.items()}
     read = read_slices(stored, slices, mx.float16)
     for tensor, array in whole.items():

@@ -4,12 +4,12 @@ Import this module only before a download, because `huggingface_hub` is slow to 
 """
 
 import errno
-import shutil
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from huggingface_hub import HfApi, constants, errors, snapshot_download, try_to_load_from_cache
 
+from tinyllm_qwen.checkpoint.partial_folder import free_bytes
 from tinyllm_qwen.errors import HubError
 from tinyllm_qwen.format_bytes import format_bytes
 
@@ -62,8 +62,7 @@ def _check_space(repository: str, revision: str | None) -> None:
         )
     )
     cache = Path(constants.HF_HUB_CACHE)
-    present = next(path for path in (cache, *cache.parents) if path.exists())
-    free = shutil.disk_usage(present).free
+    free = free_bytes(cache)
     if needed > free:
         raise HubError(
             f"{repository} needs {format_bytes(needed)}, {cache} has {format_bytes(free)} left: "

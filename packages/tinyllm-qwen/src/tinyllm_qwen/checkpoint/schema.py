@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 
-from tinyllm_ops.quantization.tensor import AFFINE
-
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor
 from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
@@ -11,8 +9,6 @@ from tinyllm_qwen.config.recurrent import Recurrent
 from tinyllm_qwen.errors import CheckpointError
 
 FLOATING = ("F32", "F16", "BF16")
-_PACKED = ("U32",)
-_SCALES_OF_FLOATS = ("U8",)
 _LISTED = 10
 
 
@@ -203,18 +199,13 @@ def check_schema(
         if path not in formats:
             expected[name] = (shape, FLOATING)
             continue
-        *rows, columns = shape
         packed = formats[path]
-        if columns % packed.group_size:
+        if shape[-1] % packed.group_size:
             wrong.append(
-                f"{path}: expected a multiple of {packed.group_size} columns, got {columns}"
+                f"{path}: expected a multiple of {packed.group_size} columns, got {shape[-1]}"
             )
-        groups = (*rows, columns // packed.group_size)
-        expected[name] = ((*rows, columns * packed.bits // 32), _PACKED)
-        if packed.mode == AFFINE:
-            expected[f"{path}.scales"] = expected[f"{path}.biases"] = (groups, FLOATING)
-        else:
-            expected[f"{path}.scales"] = (groups, _SCALES_OF_FLOATS)
+        for part, (dtype, size) in packed.arrays(path, shape).items():
+            expected[part] = (size, (dtype,) if dtype else FLOATING)
     for name, (shape, dtypes) in expected.items():
         entry = stored.get(name)
         if entry is not None and (entry.shape != shape or entry.dtype not in dtypes):

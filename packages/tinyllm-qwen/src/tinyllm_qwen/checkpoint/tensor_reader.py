@@ -19,13 +19,6 @@ MLX_DTYPES = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
 _BATCH_BYTES = 8 << 20
 
 
-def read_tensors(
-    stored: Mapping[str, StoredTensor], dtype: mx.Dtype | None, progress: Progress | None = None
-) -> dict[str, mx.array]:
-    """Read all tensors into memory, with the arguments and errors of `iterate_tensors`."""
-    return dict(iterate_tensors(stored, dtype, progress))
-
-
 def iterate_tensors(
     stored: Mapping[str, StoredTensor], dtype: mx.Dtype | None, progress: Progress | None = None
 ) -> Iterator[tuple[str, mx.array]]:

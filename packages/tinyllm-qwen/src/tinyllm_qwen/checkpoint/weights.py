@@ -9,7 +9,7 @@ from tinyllm_qwen.checkpoint.joint_projections import split_projections
 from tinyllm_qwen.checkpoint.schema import FLOATING, check_schema, is_draft_head
 from tinyllm_qwen.checkpoint.slice_reader import read_slices
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, find_tensors
-from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES, Progress, read_tensors
+from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES, Progress, iterate_tensors
 from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import CheckpointError
@@ -47,7 +47,7 @@ def load_weights(
         ValueError: if `dtype` is not float32, float16 or bfloat16.
     """
     stored, formats = _find(folder, config, dtype, draft_head=draft_head)
-    arrays = read_tensors(stored, dtype or _common_dtype(stored), progress)
+    arrays = dict(iterate_tensors(stored, dtype or _common_dtype(stored), progress))
     return _model_weights(arrays, formats, config)
 
 

@@ -71,6 +71,25 @@ class Fields:
             raise self.error(name, "an object")
         return value
 
+    def nested(self, name: str) -> "Fields":
+        """Return the fields of a JSON object; no fields if it is absent."""
+        return Fields(self.table(name) or {}, f"{self.source}: {name}")
+
+    def layers_of(self, kind: str, other: str, count: int) -> frozenset[int] | None:
+        """Return the layers of a kind in `layer_types`, by number; None if the field is absent.
+
+        The field is a list of `count` kinds, one per layer. Each is `kind` or `other`.
+        """
+        kinds = self.raw("layer_types")
+        if kinds is None:
+            return None
+        if not isinstance(kinds, list) or len(kinds) != count:
+            raise self.error("layer_types", f"a list of {count} kinds, one per layer")
+        for each in kinds:
+            if each not in (kind, other):
+                raise self.error("layer_types", f"{kind} or {other} (found {show(each)})")
+        return frozenset(layer for layer, each in enumerate(kinds) if each == kind)
+
     def integers(self, name: str, low: int, high: int) -> tuple[int, ...]:
         """Return an integer or a list of integers, each in [low, high]; empty if it is absent."""
         value = self.raw(name)

@@ -72,18 +72,14 @@ class GenerationConfig:
             CheckpointError: if a field has a wrong type or is out of range.
         """
         fields = Fields(values, source)
-
-        def number(name: str, low: float, high: float, default: float) -> float:
-            return default if fields.raw(name) is None else fields.number(name, low, high)
-
         return cls(
             do_sample=fields.flag("do_sample", default=False),
-            temperature=number("temperature", 0.0, 100.0, default=1.0),
+            temperature=fields.number("temperature", 0.0, 100.0, default=1.0),
             top_k=fields.integer("top_k", 0, MAX_TOKEN_ID, default=0),
-            top_p=number("top_p", math.ulp(0.0), 1.0, default=1.0),
-            min_p=number("min_p", 0.0, 1.0, default=0.0),
+            top_p=fields.number("top_p", math.ulp(0.0), 1.0, default=1.0),
+            min_p=fields.number("min_p", 0.0, 1.0, default=0.0),
             # Logits are divided by the penalty.
-            repetition_penalty=number("repetition_penalty", 1e-10, 100.0, default=1.0),
+            repetition_penalty=fields.number("repetition_penalty", 1e-10, 100.0, default=1.0),
             eos_token_ids=frozenset(fields.integers("eos_token_id", 0, MAX_TOKEN_ID)),
         )
 

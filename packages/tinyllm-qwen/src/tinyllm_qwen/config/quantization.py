@@ -53,6 +53,24 @@ class PackedFormat:
             raise fields.error("bits", f"one of {AFFINE_BITS}")
         return cls(group_size=group_size, bits=bits, mode=mode)
 
+    def arrays(self, path: str, shape: tuple[int, ...]) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Return the arrays of a packed matrix by name, each with its dtype and shape.
+
+        The dtypes are those of safetensors files. That of affine scales and biases is "", because
+        it may be any floating dtype.
+
+        Args:
+            path: the module path of the matrix.
+            shape: the shape before packing. The columns are a multiple of `group_size`.
+        """
+        *rows, columns = shape
+        affine, groups = self.mode == AFFINE, (*rows, columns // self.group_size)
+        arrays = {
+            f"{path}.weight": ("U32", (*rows, columns * self.bits // 32)),
+            f"{path}.scales": ("" if affine else "U8", groups),
+        }
+        return arrays | ({f"{path}.biases": ("", groups)} if affine else {})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization:

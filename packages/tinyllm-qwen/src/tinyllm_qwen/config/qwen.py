@@ -203,7 +203,7 @@ class QwenConfig:
             if hybrid
             else None,
             output_gate=hybrid,
-            rotary_dims=read_rotary_dims(fields, head_dim, 0.25) if hybrid else head_dim,
+            rotary_dims=read_rotary_dims(fields, head_dim) if hybrid else head_dim,
             mtp_layers=_mtp_layers(fields, model_type),
             reads_pictures=fields.table("vision_config") is not None,
         )

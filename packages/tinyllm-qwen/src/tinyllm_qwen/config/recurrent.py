@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from tinyllm_qwen.config.fields import Fields, show
+from tinyllm_qwen.config.fields import Fields
 
-LINEAR, FULL = "linear_attention", "full_attention"
 KERNEL = 4
 """The number of weights per channel of the convolution in all published models."""
 
@@ -73,8 +72,12 @@ class Recurrent:
         kernel = fields.integer("linear_conv_kernel_dim", 1, 1 << 10, default=KERNEL)
         if kernel != KERNEL:
             raise fields.error("linear_conv_kernel_dim", f"{KERNEL}, as all published models have")
+        interval = fields.integer("full_attention_interval", 1, 1024, default=4)
+        layers = fields.layers_of("linear_attention", "full_attention", num_hidden_layers)
+        if layers is None:
+            layers = frozenset(i for i in range(num_hidden_layers) if (i + 1) % interval)
         return cls(
-            layers=_layers(fields, num_hidden_layers),
+            layers=layers,
             num_key_heads=key_heads,
             num_value_heads=value_heads,
             key_dim=fields.integer("linear_key_head_dim", 1, 1 << 12),
@@ -82,17 +85,3 @@ class Recurrent:
             kernel=kernel,
             joint=joint,
         )
-
-
-def _layers(fields: Fields, count: int) -> frozenset[int]:
-    """Return the numbers of the recurrent layers."""
-    interval = fields.integer("full_attention_interval", 1, 1024, default=4)
-    kinds = fields.raw("layer_types")
-    if kinds is None:
-        return frozenset(layer for layer in range(count) if (layer + 1) % interval)
-    if not isinstance(kinds, list) or len(kinds) != count:
-        raise fields.error("layer_types", f"a list of {count} kinds, one per layer")
-    for kind in kinds:
-        if kind not in (LINEAR, FULL):
-            raise fields.error("layer_types", f"{LINEAR} or {FULL} (found {show(kind)})")
-    return frozenset(layer for layer, kind in enumerate(kinds) if kind == LINEAR)

@@ -16,7 +16,7 @@ def read_rope_theta(fields: Fields) -> float:
     Raises:
         CheckpointError: if both are absent, or if both are present and differ.
     """
-    nested = Fields(fields.table("rope_parameters") or {}, f"{fields.source}: rope_parameters")
+    nested = fields.nested("rope_parameters")
     tables = [table for table in (fields, nested) if table.raw("rope_theta") is not None]
     # The field is required, because the defaults differ: 10,000 in transformers, 1,000,000 in MLX.
     values = {table.number("rope_theta", 1.0, _LARGEST) for table in tables or [fields]}
@@ -28,25 +28,24 @@ def read_rope_theta(fields: Fields) -> float:
     return values.pop()
 
 
-def read_rotary_dims(fields: Fields, head_dim: int, default: float) -> int:
+def read_rotary_dims(fields: Fields, head_dim: int) -> int:
     """Read `partial_rotary_factor`, and return the number of features of a head to rotate.
 
-    The factor is at the top level or in `rope_parameters`. Sections of mRoPE (`mrope_section`,
-    `mrope_interleaved`) assign the features to time, height and width. For text, all three are
-    equal, so that the sections have no effect.
+    The factor is at the top level or in `rope_parameters`, and 1/4 if absent. Sections of mRoPE
+    (`mrope_section`, `mrope_interleaved`) assign the features to time, height and width. For text,
+    all three are equal, so that the sections have no effect.
 
     Args:
         fields: the config.
         head_dim: the number of features of a head.
-        default: the factor of a config without the field.
 
     Raises:
         CheckpointError: if the factor is out of range, or the number of features is odd or 0.
     """
-    nested = Fields(fields.table("rope_parameters") or {}, f"{fields.source}: rope_parameters")
+    nested = fields.nested("rope_parameters")
     name = "partial_rotary_factor"
     tables = [table for table in (nested, fields) if table.raw(name) is not None]
-    factor = tables[0].number(name, 0.0, 1.0) if tables else default
+    factor = tables[0].number(name, 0.0, 1.0) if tables else 0.25
     dims = int(head_dim * factor)
     if dims % 2 or not dims:
         table = tables[0] if tables else fields
@@ -72,7 +71,7 @@ def read_rope_scaling(
             kind of scaling.
     """
     found = [
-        _scaling(Fields(fields.table(name) or {}, f"{fields.source}: {name}"), partial=partial)
+        _scaling(fields.nested(name), partial=partial)
         for name in ("rope_scaling", "rope_parameters")
         if fields.table(name)
     ]

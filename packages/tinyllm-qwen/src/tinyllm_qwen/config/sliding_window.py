@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-from tinyllm_qwen.config.fields import Fields, show
-
-_KINDS = ("full_attention", "sliding_attention")
+from tinyllm_qwen.config.fields import Fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +32,9 @@ class SlidingWindow:
             CheckpointError: if a field is missing, of the wrong type, or contradicts another field.
         """
         slides = fields.flag("use_sliding_window", default=False)
-        kinds = _layer_types(fields, num_hidden_layers)
-        if kinds is not None:
-            layers = frozenset(i for i, kind in enumerate(kinds) if kind == "sliding_attention")
+        listed = fields.layers_of("sliding_attention", "full_attention", num_hidden_layers)
+        if listed is not None:
+            layers = listed
             if layers and not slides:
                 raise fields.error("use_sliding_window", "true, since layer_types has such layers")
         elif fields.text("model_type") == "qwen3_moe":
@@ -47,16 +45,3 @@ class SlidingWindow:
         if not (slides and layers) or fields.raw("sliding_window") is None:
             return None
         return cls(size=fields.integer("sliding_window", 1, 1 << 31), layers=layers)
-
-
-def _layer_types(fields: Fields, num_hidden_layers: int) -> list[object] | None:
-    """Return the kind of each layer, or None if the config does not list the kinds."""
-    value = fields.raw("layer_types")
-    if value is None:
-        return None
-    if not isinstance(value, list) or len(value) != num_hidden_layers:
-        raise fields.error("layer_types", f"a list of {num_hidden_layers} kinds, one per layer")
-    for kind in value:
-        if kind not in _KINDS:
-            raise fields.error("layer_types", f"{' or '.join(_KINDS)} (found {show(kind)})")
-    return value

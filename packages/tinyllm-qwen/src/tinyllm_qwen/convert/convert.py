@@ -18,13 +18,30 @@ from tinyllm_qwen.checkpoint.tensor_reader import Progress, iterate_tensors
 from tinyllm_qwen.config.json_object import read_json_object
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.convert.config import ConversionConfig
-from tinyllm_qwen.convert.copied_files import copy, files_to_copy
 from tinyllm_qwen.convert.plan import ConversionPlan, make_plan
 from tinyllm_qwen.convert.row_slices import pack_rows
 from tinyllm_qwen.errors import ConversionError
 from tinyllm_qwen.format_bytes import format_bytes
+from tinyllm_qwen.regular_file import unreadable
 
 _OVERHEAD_BYTES = 1 << 20  # upper bound of the size of config, index and headers
+
+# Only files with these names are copied, so that no pickle and no code is copied.
+_COPIED = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+    "LICENSE",
+    "LICENSE.md",
+    "LICENSE.txt",
+    "NOTICE",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +115,12 @@ def convert(
         stored = {name: tensor for name, tensor in stored.items() if not is_draft_head(name)}
         notices += ("the draft head (mtp.*) is not converted: mlx-lm could not load the files",)
     plan = make_plan(config, stored, settings)
-    copied = files_to_copy(folder)
+    copied = [folder / name for name in _COPIED if (folder / name).is_file()]
     _check_memory(plan, stored)
     _check_space(path, plan.nbytes + _OVERHEAD_BYTES + sum(file.stat().st_size for file in copied))
     with partial_folder(path) as partial:
         for file in copied:
-            copy(file, partial)
+            _copy(file, partial)
         _write_json(partial / "config.json", _describe(description, plan, settings))
         _write_tensors(partial, plan, stored, settings, progress)
     return Conversion(
@@ -179,6 +196,15 @@ def _set_dtype(description: dict[str, object], name: str) -> None:
     if not present and not any(field in text for field in fields):
         present = ["torch_dtype"]
     description |= dict.fromkeys(present, name)
+
+
+def _copy(file: Path, folder: Path) -> None:
+    """Copy the contents of a file into a folder, without its permissions."""
+    try:
+        data = file.read_bytes()  # a tokenizer has 10 MB
+    except OSError as error:
+        raise unreadable(file, error) from error
+    (folder / file.name).write_bytes(data)
 
 
 def _write_json(path: Path, value: dict[str, object]) -> None:

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from tinyllm_ops.quantization.tensor import AFFINE
-
 from tinyllm_qwen.checkpoint.safetensors_file import DTYPE_BYTES
 from tinyllm_qwen.checkpoint.schema import is_draft_head, is_matrix, required_shapes
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor
@@ -52,17 +50,10 @@ class PlannedTensor:
     @property
     def parts(self) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Dtype and shape of each written array by name: the weight, or codes, scales, biases."""
-        name = self.name
         if self.packed is None:
-            return {name: (self.dtype, self.shape)}
-        *rows, columns = self.shape
-        groups = (*rows, columns // self.packed.group_size)
-        affine = self.packed.mode == AFFINE
-        parts = {
-            name: ("U32", (*rows, columns * self.packed.bits // 32)),
-            f"{self.path}.scales": (self.dtype if affine else "U8", groups),
-        }
-        return parts | ({f"{self.path}.biases": (self.dtype, groups)} if affine else {})
+            return {self.name: (self.dtype, self.shape)}
+        arrays = self.packed.arrays(self.path, self.shape)
+        return {name: (dtype or self.dtype, shape) for name, (dtype, shape) in arrays.items()}
 
     @property
     def nbytes(self) -> int:

@@ -9,11 +9,8 @@ from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.config.recurrent import Recurrent
 
-_QUERIES = ("q_proj",)
-_KEYS = ("k_proj", "v_proj")
 _EXPERTS = ".switch_mlp."
 _SHARED_EXPERT = ".shared_expert."
-_RECURRENT = ".linear_attn."
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,74 +219,73 @@ class Partition:
             return whole if self.rank == 0 else None
         if _EXPERTS in name:
             return whole if self.experts is None else (self.experts, *whole[1:])
-        rows: range | Segments | None
-        columns: tuple[range, int] | None
-        if _RECURRENT in name and config.recurrent is not None:
-            rows = self._recurrent_output(module, config.recurrent)
-            columns = self._recurrent_input(module, config.recurrent)
-        else:
-            mlp = self._mlp(name, config)
-            rows = self._output(module, mlp[0], config)
-            columns = self._input(module, mlp, config)
+        rows = self._rows(name, config).get(module)
         if rows is not None:
             return (rows, *whole[1:])
-        if columns is None:
+        if module not in (columns := self._columns(name, config)):
             return whole
-        part, total = columns
+        part, total = columns[module]
         # Packed codes have fewer columns (words) and scales have one column per group. Scale the
         # range of the decoded matrix to the columns that are stored.
         start, stop = (edge * shape[-1] // total for edge in (part.start, part.stop))
         return (*whole[:-1], range(start, stop))
 
-    def _output(self, module: str, mlp: range, config: QwenConfig) -> range | None:
-        """Return the rows of a matrix that is divided by rows; None for other tensors."""
-        if module in ("embed_tokens", "lm_head"):
-            return self.vocabulary
-        if module in ("gate_proj", "up_proj"):
-            return mlp
-        if module in _QUERIES:  # each head has the rows of its query, then of its output gate
-            return _scaled(self.heads, config.head_dim * (2 if config.output_gate else 1))
-        return _scaled(self.kv_heads, config.head_dim) if module in _KEYS else None
+    def _rows(self, name: str, config: QwenConfig) -> dict[str, range | Segments]:
+        """Return the rows of the tensors that are divided by rows, by module.
 
-    def _mlp(self, name: str, config: QwenConfig) -> tuple[range, int]:
-        """Return the hidden features of the MLP or shared expert `name`, and the number of all."""
-        if _SHARED_EXPERT in name:
-            return self.shared_expert, _shared_size(config)
-        return self.mlp, config.intermediate_size
-
-    def _input(
-        self, module: str, mlp: tuple[range, int], config: QwenConfig
-    ) -> tuple[range, int] | None:
-        """Return the columns of a matrix that is divided by columns, and the number of all columns.
-
-        The result is None for other tensors.
+        The modules are those of the layer of the tensor `name`.
         """
-        if module == "o_proj":
-            head_dim = config.head_dim
-            return _scaled(self.heads, head_dim), config.num_attention_heads * head_dim
-        return mlp if module == "down_proj" else None
-
-    def _recurrent_output(self, module: str, recurrent: Recurrent) -> range | Segments | None:
-        """Return the rows of a tensor of a recurrent layer; None if it is not divided by rows."""
+        hidden = self.shared_expert if _SHARED_EXPERT in name else self.mlp
+        kv = _scaled(self.kv_heads, config.head_dim)
+        rows: dict[str, range | Segments] = {
+            "embed_tokens": self.vocabulary,
+            "lm_head": self.vocabulary,
+            "gate_proj": hidden,
+            "up_proj": hidden,
+            # Each head has the rows of its query, then of its output gate.
+            "q_proj": _scaled(self.heads, config.head_dim * (2 if config.output_gate else 1)),
+            "k_proj": kv,
+            "v_proj": kv,
+        }
+        recurrent = config.recurrent
+        if recurrent is None:
+            return rows
+        keys, width = _scaled(self.key_heads, recurrent.key_dim), recurrent.key_width
         values = _scaled(self.value_heads, recurrent.value_dim)
-        if module in ("in_proj_qkv", "conv1d"):  # the rows of all queries, keys and values
-            keys, width = _scaled(self.key_heads, recurrent.key_dim), recurrent.key_width
-            return Segments((keys, _shifted(keys, width), _shifted(values, 2 * width)))
-        if module == "in_proj_z":
-            return values
-        if module == "in_proj_qkvz":  # each key head has its rows of q, k, v and z
-            values_of_key = recurrent.values_per_key * recurrent.value_dim
-            return _scaled(self.key_heads, 2 * recurrent.key_dim + 2 * values_of_key)
-        if module == "in_proj_ba":
-            return _scaled(self.key_heads, 2 * recurrent.values_per_key)
-        # The path of A_log and dt_bias ends with the name of the layer.
-        return self.value_heads if module in ("in_proj_b", "in_proj_a", "linear_attn") else None
+        qkv = Segments((keys, _shifted(keys, width), _shifted(values, 2 * width)))
+        shared = recurrent.values_per_key
+        head = 2 * recurrent.key_dim + 2 * shared * recurrent.value_dim  # rows of q, k, v and z
+        return rows | {
+            "in_proj_qkv": qkv,
+            "conv1d": qkv,
+            "in_proj_z": values,
+            "in_proj_qkvz": _scaled(self.key_heads, head),
+            "in_proj_ba": _scaled(self.key_heads, 2 * shared),
+            "in_proj_b": self.value_heads,
+            "in_proj_a": self.value_heads,
+            "linear_attn": self.value_heads,  # A_log and dt_bias, which belong to the layer itself
+        }
 
-    def _recurrent_input(self, module: str, recurrent: Recurrent) -> tuple[range, int] | None:
-        """Return the columns of `out_proj`, and the number of all columns; None for others."""
-        if module != "out_proj":
-            return None
-        return _scaled(self.value_heads, recurrent.value_dim), recurrent.value_width
+    def _columns(self, name: str, config: QwenConfig) -> dict[str, tuple[range, int]]:
+        """Return the columns, and the number of all columns, of matrices divided by columns.
+
+        The modules are those of the layer of the tensor `name`.
+        """
+        mlp = (self.mlp, config.intermediate_size)
+        if _SHARED_EXPERT in name:
+            mlp = (self.shared_expert, _shared_size(config))
+        columns = {
+            "o_proj": (
+                _scaled(self.heads, config.head_dim),
+                config.num_attention_heads * config.head_dim,
+            ),
+            "down_proj": mlp,
+        }
+        recurrent = config.recurrent
+        if recurrent is not None:
+            values = _scaled(self.value_heads, recurrent.value_dim)
+            columns["out_proj"] = (values, recurrent.value_width)
+        return columns
 
 
 def _heads(config: QwenConfig, group: int, rank: int, size: int) -> tuple[range, range]:

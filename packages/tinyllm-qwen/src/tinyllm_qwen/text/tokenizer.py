@@ -108,8 +108,7 @@ class Tokenizer:
             path = folder / name
             if exists_or_broken_link(path):
                 fields = Fields(read_json_object(path), str(path))
-                nested = Fields(fields.table("text_config") or {}, f"{path}: text_config")
-                for table in (fields, nested):
+                for table in (fields, fields.nested("text_config")):
                     ids.update(table.integers("eos_token_id", 0, MAX_TOKEN_ID))
         return cls(
             backend,
