@@ -1,10 +1,10 @@
 """A session: a conversation, the assistant that answers it, and the terminal that shows it."""
 
 import signal
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from types import FrameType, TracebackType
+from types import FrameType
 
 from tinyllm_qwen.text.reasoning import Segment
 
@@ -115,17 +115,11 @@ class Session:
             write = self.terminal.reasoning if segment.thinking else self.terminal.answer
             write(segment.text)
 
-        def reply(should_stop: Callable[[], bool]) -> Answer:
-            return self.assistant.reply(
+        stopping = deferred_interrupt() if interruptible else nullcontext(lambda: False)
+        with bar, stopping as should_stop:
+            answer = self.assistant.reply(
                 self.conversation, show, on_prefill=bar, should_stop=should_stop
             )
-
-        with bar:
-            if interruptible:
-                with DeferredInterrupt() as interrupt:
-                    answer = reply(lambda: interrupt.requested)
-            else:
-                answer = reply(lambda: False)
         self.terminal.finish_line()
         for notice in self._notices(answer):
             self.terminal.notice(notice)
@@ -156,38 +150,22 @@ class Session:
         return notices
 
 
-class DeferredInterrupt:
-    """A context in which Ctrl-C only sets a flag. A second Ctrl-C raises KeyboardInterrupt.
+@contextmanager
+def deferred_interrupt() -> Iterator[Callable[[], bool]]:
+    """Let Ctrl-C only set a flag, which the yielded function returns; a second Ctrl-C interrupts.
 
     An exception at an arbitrary point could leave the cache of one layer a token ahead of another.
-
-    Attributes:
-        requested: True if Ctrl-C was pressed.
     """
+    requested = False
 
-    def __init__(self) -> None:
-        """Prepare the flag; signals are handled from `__enter__` on."""
-        self.requested = False
-        # Python handles signals in the main thread only.
-        self._active = threading.current_thread() is threading.main_thread()
-
-    def __enter__(self) -> "DeferredInterrupt":
-        """Handle Ctrl-C."""
-        if self._active:
-            self._previous = signal.signal(signal.SIGINT, self._on_signal)
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        """Restore the previous handler."""
-        if self._active:
-            signal.signal(signal.SIGINT, self._previous)
-
-    def _on_signal(self, _signal: int, _frame: FrameType | None) -> None:
-        if self.requested:
+    def on_signal(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal requested
+        if requested:
             raise KeyboardInterrupt
-        self.requested = True
+        requested = True
+
+    previous = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield lambda: requested
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -1,12 +1,15 @@
 """The options of the command line, and their checks."""
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from tinyllm_cli.messages import UsageError
 from tinyllm_cli.program import version_option
 from typer import Option
+
+T = TypeVar("T")
 
 KV_BITS = (4, 8)
 DRAFT_HEAD = "mtp"
@@ -141,31 +144,19 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check every range. Comparisons with NaN are false, so NaN fails each check."""
-        if self.max_tokens is not None:
-            _check("--max-tokens", self.max_tokens, "at least 1", self.max_tokens >= 1)
-        if self.temperature is not None:
-            valid = 0 <= self.temperature <= 1e10
-            _check("--temperature", self.temperature, "from 0 to 1e10", valid)
-        if self.top_k is not None:
-            valid = 0 <= self.top_k < 2**31
-            _check("--top-k", self.top_k, "from 0 (all tokens) to 2^31 - 1", valid)
-        if self.top_p is not None:
-            _check("--top-p", self.top_p, "above 0 and at most 1", 0 < self.top_p <= 1)
-        if self.min_p is not None:
-            _check("--min-p", self.min_p, "from 0 to 1", 0 <= self.min_p <= 1)
-        penalty = self.repetition_penalty
-        if penalty is not None:
-            valid = 1e-10 <= penalty <= 1e10
-            _check("--repetition-penalty", penalty, "from 1e-10 to 1e10 (1 is off)", valid)
-        if self.seed is not None:
-            _check("--seed", self.seed, "from 0 to 2^64 - 1", 0 <= self.seed < 2**64)
+        _check("--max-tokens", self.max_tokens, "at least 1", lambda n: n >= 1)
+        _check("--temperature", self.temperature, "from 0 to 1e10", lambda t: 0 <= t <= 1e10)
+        largest = "from 0 (all tokens) to 2^31 - 1"
+        _check("--top-k", self.top_k, largest, lambda k: 0 <= k < 2**31)
+        _check("--top-p", self.top_p, "above 0 and at most 1", lambda p: 0 < p <= 1)
+        _check("--min-p", self.min_p, "from 0 to 1", lambda p: 0 <= p <= 1)
+        penalties, penalty = "from 1e-10 to 1e10 (1 is off)", self.repetition_penalty
+        _check("--repetition-penalty", penalty, penalties, lambda r: 1e-10 <= r <= 1e10)
+        _check("--seed", self.seed, "from 0 to 2^64 - 1", lambda n: 0 <= n < 2**64)
+        _check("--kv-bits", self.kv_bits, "4 or 8", lambda n: n in KV_BITS)
+        _check("--max-model-len", self.max_model_len, "at least 2 tokens", lambda n: n >= 2)
         if "" in (self.stop or ()):
             raise UsageError("--stop: expected at least one character, got an empty string")
-        if self.kv_bits is not None:
-            _check("--kv-bits", self.kv_bits, "4 or 8", self.kv_bits in KV_BITS)
-        if self.max_model_len is not None:
-            valid = self.max_model_len >= 2
-            _check("--max-model-len", self.max_model_len, "at least 2 tokens", valid)
         self._check_drafts()
         if self.server is not None:
             self._check_server(self.server)
@@ -198,8 +189,8 @@ class Settings:
         # Imported here, because the import loads MLX, which errors of other options do not need.
         from tinyllm_kernels.arithmetic import DTYPES, OPS
 
-        _check("--ops", self.ops, f"one of {', '.join(OPS)}", self.ops in OPS)
-        _check("--dtype", self.dtype, f"one of {', '.join(DTYPES)}", self.dtype in DTYPES)
+        _check("--ops", self.ops, f"one of {', '.join(OPS)}", lambda name: name in OPS)
+        _check("--dtype", self.dtype, f"one of {', '.join(DTYPES)}", lambda name: name in DTYPES)
 
     def _check_drafts(self) -> None:
         """Check the options of speculation."""
@@ -209,32 +200,37 @@ class Settings:
                 f"{self.draft_model}: smaller models draft in `serve` alone"
             )
         number = self.num_speculative_tokens
-        if number is not None:
-            _check("--num-speculative-tokens", number, "from 1 to 64", 1 <= number <= 64)
-            if self.draft_model is None:
-                raise UsageError(
-                    f"--num-speculative-tokens: expected --draft-model {DRAFT_HEAD} with it"
-                )
+        _check("--num-speculative-tokens", number, "from 1 to 64", lambda n: 1 <= n <= 64)
+        if number is not None and self.draft_model is None:
+            raise UsageError(
+                f"--num-speculative-tokens: expected --draft-model {DRAFT_HEAD} with it"
+            )
 
     def _check_server(self, server: str) -> None:
         """Refuse options that only the server can set."""
-        valid = server.startswith(("http://", "https://"))
-        _check("--server", server, "a URL such as http://127.0.0.1:8000", valid)
-        for option, given in (
-            ("--ops", self.ops != "auto"),
-            ("--dtype", self.dtype != "auto"),
-            ("--split", self.split != "heads"),
-            ("--kv-bits", self.kv_bits is not None),
-            ("--max-model-len", self.max_model_len is not None),
-            ("--draft-model", self.draft_model is not None),
-            ("--revision", self.revision is not None),
-        ):
-            if given:
+        _check(
+            "--server",
+            server,
+            "a URL such as http://127.0.0.1:8000",
+            lambda url: url.startswith(("http://", "https://")),
+        )
+        for name in [
+            "ops",
+            "dtype",
+            "split",
+            "kv_bits",
+            "max_model_len",
+            "draft_model",
+            "revision",
+        ]:
+            if getattr(self, name) != getattr(Settings, name):  # the default
                 raise UsageError(
-                    f"{option}: not allowed with --server, which has loaded the model already"
+                    f"--{name.replace('_', '-')}: not allowed with --server, which has loaded the "
+                    "model already"
                 )
 
 
-def _check(option: str, value: str | float | int, allowed: str, valid: bool) -> None:
-    if not valid:
+def _check(option: str, value: T | None, allowed: str, holds: Callable[[T], bool]) -> None:
+    """Raise UsageError if the value of an option is given and not allowed."""
+    if value is not None and not holds(value):
         raise UsageError(f"{option}: expected {allowed}, got {value}")

@@ -157,7 +157,7 @@ class LocalAssistant:
     @property
     def is_greedy(self) -> bool:
         """True if the same question always gets the same answer."""
-        return self.next_sampling().is_greedy
+        return sampling_params(self.settings, self.defaults, 0).is_greedy
 
     def stats_lines(self) -> list[str]:
         """Return the lines of /stats about the model."""
@@ -193,11 +193,6 @@ class LocalAssistant:
             )
         return notices
 
-    def next_sampling(self) -> SamplingParams:
-        """Return the sampling parameters of the next answer, with a new seed."""
-        seed = self.settings.seed_of(self.answers)
-        return sampling_params(self.settings, self.defaults, seed)
-
     def reply(
         self,
         conversation: Conversation,
@@ -226,7 +221,7 @@ class LocalAssistant:
         prompt = fitted.tokens
         parser = ReasoningParser(opened=fitted.opens_reasoning)
         collector = AnswerCollector(show)
-        sampling = self.next_sampling()
+        seed = self.settings.seed_of(self.answers)
         self.answers += 1
         caches = self.cache.acquire(prompt)
 
@@ -243,7 +238,7 @@ class LocalAssistant:
             self._tokenizer,
             prompt,
             max_tokens=min(answer_tokens, self.max_model_len - len(prompt)),
-            sampling=sampling,
+            sampling=sampling_params(self.settings, self.defaults, seed),
             stop=self.settings.stop or (),
             cache=caches,
             on_prefill=prefill_progress,
@@ -273,7 +268,7 @@ class LocalAssistant:
             reasoning=collector.reasoning,
             finish_reason=finish_reason,
             stats=None if last is None else last.stats,
-            seed=sampling.seed or 0,
+            seed=seed,
             dropped_turns=fitted.first_turn - conversation.dropped_turns,
         )
 
