@@ -52,7 +52,6 @@ class Stack(Protocol):
         self, x: Float[mx.array, "B L E"], batch: Batch, caches: Sequence[LayerCache]
     ) -> Float[mx.array, "B L E"]:
         """See `LayerStack`."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,7 +39,6 @@ class Linear(Protocol):
         phase: Phase | None = None,
     ) -> Float[mx.array, "*batch O"]:
         """See `tinyllm_ops.linear`."""
-        ...
 
 
 @runtime_checkable
@@ -55,7 +54,6 @@ class ExpertLinear(Protocol):
         phase: Phase | None = None,
     ) -> Float[mx.array, "*batch O"]:
         """See `tinyllm_ops.expert_linear`."""
-        ...
 
 
 @runtime_checkable
@@ -64,7 +62,6 @@ class Embedding(Protocol):
 
     def __call__(self, ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*batch E"]:
         """See `tinyllm_ops.embedding`."""
-        ...
 
 
 @runtime_checkable
@@ -73,7 +70,6 @@ class Softmax(Protocol):
 
     def __call__(self, x: Float[mx.array, "*shape"], axis: int = -1) -> Float[mx.array, "*shape"]:
         """See `tinyllm_ops.softmax`."""
-        ...
 
 
 @runtime_checkable
@@ -84,7 +80,6 @@ class Swiglu(Protocol):
         self, gate: Float[mx.array, "*shape"], up: Float[mx.array, "*shape"]
     ) -> Float[mx.array, "*shape"]:
         """See `tinyllm_ops.swiglu`."""
-        ...
 
 
 @runtime_checkable
@@ -95,7 +90,6 @@ class RmsNorm(Protocol):
         self, x: Float[mx.array, "*batch D"], weight: Float[mx.array, "D"], eps: float = 1e-5
     ) -> Float[mx.array, "*batch D"]:
         """See `tinyllm_ops.rms_norm`."""
-        ...
 
 
 @runtime_checkable
@@ -112,7 +106,6 @@ class Rope(Protocol):
         dims: int | None = None,
     ) -> Float[mx.array, "B L H D"]:
         """See `tinyllm_ops.rope`."""
-        ...
 
 
 @runtime_checkable
@@ -131,7 +124,6 @@ class NormRope(Protocol):
         dims: int | None = None,
     ) -> Float[mx.array, "B H L D"]:
         """See `tinyllm_ops.norm_rope`."""
-        ...
 
 
 @runtime_checkable
@@ -149,7 +141,6 @@ class Attention(Protocol):
         phase: Phase | None = None,
     ) -> Float[mx.array, "*batch H L D"]:
         """See `tinyllm_ops.scaled_dot_product_attention_grouped`."""
-        ...
 
 
 @runtime_checkable
@@ -168,7 +159,6 @@ class PagedAttention(Protocol):
         phase: Phase | None = None,
     ) -> Float[mx.array, "T H D"]:
         """See `tinyllm_ops.paged_attention`."""
-        ...
 
 
 @runtime_checkable
@@ -183,7 +173,6 @@ class CausalConv(Protocol):
         state_table: StateTable,
     ) -> tuple[Float[mx.array, "T C"], Float[mx.array, "P K-1 C"]]:
         """See `tinyllm_ops.causal_conv`."""
-        ...
 
 
 @runtime_checkable
@@ -203,7 +192,6 @@ class GatedDelta(Protocol):
         state_table: StateTable,
     ) -> tuple[Float[mx.array, "T Hv Dv"], Float32[mx.array, "P Hv Dv Dk"]]:
         """See `tinyllm_ops.gated_delta`."""
-        ...
 
 
 @runtime_checkable
@@ -218,7 +206,6 @@ class GatedRmsNorm(Protocol):
         eps: float = 1e-6,
     ) -> Float[mx.array, "*batch D"]:
         """See `tinyllm_ops.gated_rms_norm`."""
-        ...
 
 
 @runtime_checkable
@@ -229,7 +216,6 @@ class Quantize(Protocol):
         self, w: Float[mx.array, "*lead I"], group_size: int = 64, bits: int = 4, mode: str = AFFINE
     ) -> QuantizedTensor:
         """See `tinyllm_ops.quantize`."""
-        ...
 
 
 @runtime_checkable
@@ -238,7 +224,6 @@ class Argmax(Protocol):
 
     def __call__(self, x: Float[mx.array, "*batch V"]) -> Int32[mx.array, "*batch"]:
         """See `tinyllm_ops.argmax`."""
-        ...
 
 
 @runtime_checkable
@@ -249,7 +234,6 @@ class TopK(Protocol):
         self, x: Float[mx.array, "*batch V"], k: int
     ) -> tuple[Float[mx.array, "*batch k"], Int32[mx.array, "*batch k"]]:
         """See `tinyllm_ops.top_k`."""
-        ...
 
 
 @runtime_checkable
@@ -260,7 +244,6 @@ class LogProbability(Protocol):
         self, x: Float[mx.array, "*batch V"], ids: Integer[mx.array, "*batch K"]
     ) -> Float32[mx.array, "*batch K"]:
         """See `tinyllm_ops.log_probability`."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,8 @@ class DenseCache(KVCache):
         """Return the buffer with its array. If the array is lent, end the loan: see `Loan`."""
         if self.lent is not None:
             loan, index = self.lent
-            self._buffer.take_back(loan.take(index), loan.offset(index))
+            array = loan.take(index)
+            self._buffer.commit(array, loan.offset(index) - self._buffer.length)
             self.lent = None
         return self._buffer
 
@@ -245,12 +246,8 @@ class TokenBuffer:
         self.length += count
 
     def lend(self) -> None:
-        """Drop the array after `reserve`, until `take_back`."""
+        """Drop the array after `reserve`, until `commit`."""
         self._array = None
-
-    def take_back(self, array: Shaped[mx.array, "*lead capacity width"], length: int) -> None:
-        """Store the updated array of the last `reserve`, which holds `length` tokens."""
-        self.commit(array, length - self.length)
 
     def trim(self, length: int) -> None:
         """Remove all but the first `length` tokens. The capacity stays.

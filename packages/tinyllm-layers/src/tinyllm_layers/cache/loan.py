@@ -33,7 +33,6 @@ class Loan(Protocol[Stored_co]):
         Args:
             index: the index of the cache. Each cache takes its arrays once.
         """
-        ...
 
 
 @runtime_checkable
@@ -42,8 +41,6 @@ class TokenLoan(Loan[mx.array], Protocol):
 
     def offset(self, index: int) -> int:
         """Return the number of tokens in a cache."""
-        ...
 
     def trim(self, index: int, length: int) -> None:
         """Remove all but the first `length` tokens of a cache, without waiting for the device."""
-        ...
