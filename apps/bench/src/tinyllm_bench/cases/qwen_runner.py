@@ -51,10 +51,7 @@ class QwenRunner(LocalRunner):
         last = (length - 1) // PREFILL_CHUNK * PREFILL_CHUNK  # the start of the last chunk
         for layer in cache:
             layer.set_expected_length(length + CAPACITY_STEP)
-        for start in range(0, last, PREFILL_CHUNK):
-            chunk = self._prompt[None, start : start + PREFILL_CHUNK]
-            self._model.hidden(chunk, Batch.at(start, 1, PREFILL_CHUNK, "prefill"), cache)
-            mx.eval([array for layer in cache for array in layer.arrays])
+        self._compute(self._prompt[:last], cache)
         token = self._next(self._prompt[last:], cache, "prefill")
         mx.eval(token, [array for layer in cache for array in layer.arrays])
 
@@ -77,6 +74,13 @@ class QwenRunner(LocalRunner):
             token = following
         mx.eval(token)
 
+    def _compute(self, tokens: mx.array, cache: Sequence[SequenceCache]) -> None:
+        """Compute the first tokens of a text in chunks, without logits."""
+        for start in range(0, len(tokens), PREFILL_CHUNK):
+            chunk = tokens[None, start : start + PREFILL_CHUNK]
+            self._model.hidden(chunk, Batch.at(start, 1, chunk.shape[1], "prefill"), cache)
+            mx.eval([array for layer in cache for array in layer.arrays])
+
     def _next(self, tokens: mx.array, cache: Sequence[SequenceCache], phase: Phase) -> mx.array:
         """Return the most probable token after `tokens`."""
         batch = Batch.at(cache[0].offset, 1, len(tokens), phase)
@@ -92,11 +96,7 @@ class QwenRunner(LocalRunner):
         if self._context == 0:
             return cache
         if config.recurrent is not None:
-            tokens = mx.random.randint(0, config.vocab_size, (1, self._context))
-            for start in range(0, self._context, PREFILL_CHUNK):
-                chunk = tokens[:, start : start + PREFILL_CHUNK]
-                self._model.hidden(chunk, Batch.at(start, 1, chunk.shape[1], "prefill"), cache)
-                mx.eval([array for layer in cache for array in layer.arrays])
+            self._compute(mx.random.randint(0, config.vocab_size, (self._context,)), cache)
             return cache
         shape = (1, config.num_key_value_heads, self._context, config.head_dim)
         k, v = (mx.random.normal(shape).astype(self._model.dtype) for _ in range(2))

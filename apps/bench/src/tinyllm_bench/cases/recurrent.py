@@ -27,8 +27,7 @@ def recurrent_cases(op: str, model: BenchModel, regimes: Sequence[Regime]) -> li
 
 
 def _conv(recurrent: Recurrent, regime: Regime, dtype: mx.Dtype) -> Work:
-    channels = 2 * recurrent.num_key_heads * recurrent.key_dim
-    channels += recurrent.num_value_heads * recurrent.value_dim
+    channels = recurrent.channels
     x = activations(regime.tokens, channels, dtype=dtype)
     weight = activations(channels, recurrent.kernel, dtype=dtype)
     state = activations(regime.rows, recurrent.kernel - 1, channels, dtype=dtype)
