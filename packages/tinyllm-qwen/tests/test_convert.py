@@ -19,8 +19,7 @@ from tinyllm_qwen.checkpoint import partial_folder
 from tinyllm_qwen.checkpoint.schema import expected_shapes
 from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.convert.config import ConversionConfig
-from tinyllm_qwen.convert.convert import convert
-from tinyllm_qwen.convert.row_slices import pack_rows
+from tinyllm_qwen.convert.convert import convert, pack_rows
 from tinyllm_qwen.errors import CheckpointError, ConversionError
 from tinyllm_qwen.testing.hybrid import hybrid_checkpoint
 

@@ -113,37 +113,6 @@ def make_pages(
     return [cache_of(layer) for layer in _cached_layers(config, part, draft_layers)]
 
 
-def page_bytes(
-    config: QwenConfig,
-    parts: Sequence[Partition],
-    dtype: mx.Dtype,
-    page_size: int,
-    *,
-    kv_bits: int | None = None,
-    draft_layers: int = 0,
-) -> int:
-    """Return the bytes of one page in all attention layers, for the partition with the most."""
-
-    def pages(part: Partition) -> list[PagedCache | RecurrentPool]:
-        return make_pages(
-            config, part, dtype, 1, page_size, kv_bits=kv_bits, draft_layers=draft_layers
-        )
-
-    return max(sum(layer.nbytes for layer in pages(part)) for part in parts)
-
-
-def state_bytes(config: QwenConfig, parts: Sequence[Partition], dtype: mx.Dtype) -> int:
-    """Return the bytes of one state in all recurrent layers, for the partition with the most."""
-    recurrent = config.recurrent
-    if recurrent is None:
-        return 0
-    return max(
-        len(recurrent.layers.intersection(part.layers))
-        * _state_shape(recurrent, part, dtype).nbytes
-        for part in parts
-    )
-
-
 def common_prefix(caches: Sequence[SequenceCache], length: int) -> int:
     """Return the longest prefix of at most `length` tokens to which all caches can be trimmed.
 

@@ -18,11 +18,12 @@ from tinyllm_layers import (
 )
 from tinyllm_ops import REFERENCE, OpSet, Weight
 
-from tinyllm_qwen.caches import batch_after, make_caches, make_pages, page_bytes, state_bytes
+from tinyllm_qwen.caches import batch_after, make_caches, make_pages
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.draft_head import DraftHead
 from tinyllm_qwen.layer_builder import LayerBuilder
 from tinyllm_qwen.partition.groups import ParallelGroups
+from tinyllm_qwen.partition.partition import Partition
 from tinyllm_qwen.sampling.best_tokens import BestTokens, check_num_best
 
 AnyCache = TypeVar("AnyCache", bound=LayerCache)
@@ -221,17 +222,7 @@ class Qwen:
         self, count: int, page_size: int, *, kv_bits: int | None = None, state_slots: int = 0
     ) -> list[PagedCache | RecurrentPool]:
         """Make empty pages and slots for many sequences; see `make_pages`."""
-        pages = make_pages(
-            self.config,
-            self.groups.partition,
-            self.dtype,
-            count,
-            page_size,
-            kv_bits=kv_bits,
-            state_slots=state_slots,
-            draft_layers=self._num_draft_layers,
-            zeros=self.ops.zeros if isinstance(self.ops, Backend) else mx.zeros,
-        )
+        pages = self._pages(self.groups.partition, count, page_size, kv_bits, state_slots)
         mx.eval([array for cache in pages for array in cache.arrays])
         return pages
 
@@ -243,18 +234,13 @@ class Qwen:
 
     def page_bytes(self, page_size: int, *, kv_bits: int | None = None) -> int:
         """Return the size of one page in all layers, in bytes: the largest of all processes."""
-        return page_bytes(
-            self.config,
-            self.groups.partitions,
-            self.dtype,
-            page_size,
-            kv_bits=kv_bits,
-            draft_layers=self._num_draft_layers,
-        )
+        partitions = self.groups.partitions
+        return max(_nbytes(self._pages(part, 1, page_size, kv_bits)) for part in partitions)
 
     def state_bytes(self) -> int:
         """Return the bytes of one state in all recurrent layers: the largest of all processes."""
-        return state_bytes(self.config, self.groups.partitions, self.dtype)
+        partitions = self.groups.partitions
+        return max(_nbytes(self._pages(part, 0, 1, state_slots=1)) for part in partitions)
 
     @property
     def num_caches(self) -> int:
@@ -286,6 +272,27 @@ class Qwen:
         """The number of layers of the draft head: 0 or 1."""
         return 0 if self.draft_head is None else 1
 
+    def _pages(
+        self,
+        part: Partition,
+        count: int,
+        page_size: int,
+        kv_bits: int | None = None,
+        state_slots: int = 0,
+    ) -> list[PagedCache | RecurrentPool]:
+        """Make the pages and slots of a process, whose memory is not allocated yet."""
+        return make_pages(
+            self.config,
+            part,
+            self.dtype,
+            count,
+            page_size,
+            kv_bits=kv_bits,
+            state_slots=state_slots,
+            draft_layers=self._num_draft_layers,
+            zeros=self.ops.zeros if isinstance(self.ops, Backend) else mx.zeros,
+        )
+
     def _own_logits(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L own"]:
         """Return the logits of the tokens whose rows of the head this process has."""
         return self._project(self.norm(h))
@@ -295,6 +302,10 @@ class Qwen:
         if self.lm_head is None:
             return self.embed_tokens.as_linear(h)
         return self.ops.linear(h, self.lm_head)
+
+
+def _nbytes(caches: Sequence[LayerCache]) -> int:
+    return sum(cache.nbytes for cache in caches)
 
 
 def check_selection(

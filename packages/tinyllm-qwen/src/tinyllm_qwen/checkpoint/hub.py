@@ -55,7 +55,12 @@ def resolve_local(path_or_repo: str | Path, revision: str | None = None) -> Path
                 "tinyllm-qwen, or name another model"
             )
     if folder is not None:
-        return _without_revision(folder, revision)
+        if revision is not None:
+            raise CheckpointError(
+                f"revision: {revision!r} was asked of {folder}, but only repositories on the Hub "
+                "have revisions: leave it out"
+            )
+        return folder
     if isinstance(path_or_repo, str) and _REPOSITORY.fullmatch(path_or_repo):
         return None
     raise CheckpointError(
@@ -86,13 +91,3 @@ def _existing(path: str | Path) -> Path | None:
             f"{folder} is a file: name the folder that holds it and config.json, {folder.parent}"
         )
     return folder if exists else None
-
-
-def _without_revision(folder: Path, revision: str | None) -> Path:
-    """Return the folder; refuse a revision, which would have no effect on a folder."""
-    if revision is not None:
-        raise CheckpointError(
-            f"revision: {revision!r} was asked of {folder}, but only repositories on the Hub have "
-            "revisions: leave it out"
-        )
-    return folder

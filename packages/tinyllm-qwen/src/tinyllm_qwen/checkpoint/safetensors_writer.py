@@ -15,14 +15,9 @@ from typing import cast
 import mlx.core as mx
 
 from tinyllm_qwen.checkpoint.safetensors_file import DTYPE_BYTES
+from tinyllm_qwen.checkpoint.tensor_reader import STORED_DTYPES
 
-DTYPES = {
-    mx.float32: "F32",
-    mx.float16: "F16",
-    mx.bfloat16: "BF16",
-    mx.uint32: "U32",
-    mx.uint8: "U8",
-}
+DTYPES = {dtype: name for name, dtype in STORED_DTYPES.items()}
 _ALIGNMENT = 8  # the offset of the data in the file is a multiple of this number
 
 

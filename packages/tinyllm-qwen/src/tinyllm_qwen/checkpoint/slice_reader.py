@@ -14,7 +14,7 @@ import mlx.core as mx
 
 from tinyllm_qwen.checkpoint.safetensors_file import DTYPE_BYTES, read_header
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, TensorSlice
-from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES, Progress, finished
+from tinyllm_qwen.checkpoint.tensor_reader import STORED_DTYPES, Progress, finished
 from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.partition.partition import Segments, Slices
 from tinyllm_qwen.regular_file import unreadable
@@ -22,8 +22,6 @@ from tinyllm_qwen.regular_file import unreadable
 T = TypeVar("T")
 Ranges = tuple[range, ...]
 """A range of indices for each axis of a tensor."""
-
-_DTYPES = {**MLX_DTYPES, "U32": mx.uint32, "U8": mx.uint8}
 
 
 def read_slices(
@@ -61,7 +59,7 @@ def read_slices(
                 shape = tensor.shape if whole else None
                 buffer = files[piece.shard].read(piece, ranges, buffer, shape)
             # MLX accepts any buffer, but its type stubs do not declare that.
-            array = mx.array(cast(list[int], memoryview(data))).view(_DTYPES[tensor.dtype])
+            array = mx.array(cast(list[int], memoryview(data))).view(STORED_DTYPES[tensor.dtype])
             array = array.reshape(_as_stored(tuple(len(axis) for axis in part), tensor))
             array = mx.contiguous(array.swapaxes(1, 2)) if tensor.transposed else array
             arrays[name] = finished(array, tensor, dtype)

@@ -1,11 +1,11 @@
 """The tensors of a checkpoint by name, with the files and slices that store them."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tinyllm_qwen.checkpoint.expert_names import expert_of, fused_of
 from tinyllm_qwen.checkpoint.safetensors_file import DTYPE_BYTES, TensorEntry, read_header
 from tinyllm_qwen.checkpoint.shards import find_shards
 from tinyllm_qwen.config.module_path import VISION, module_path
@@ -21,6 +21,17 @@ _CENTRED_NORMS = (
     "k_norm",
     "pre_fc_norm_embedding",
     "pre_fc_norm_hidden",
+)
+
+# Qwen publishes one tensor per expert, `mlp.experts.7.gate_proj.weight`. transformers 5 can store
+# all experts in two tensors, `mlp.experts.gate_up_proj` and `mlp.experts.down_proj`. MLX stacks all
+# experts in three tensors, such as `mlp.switch_mlp.gate_proj.weight`.
+_ONE = re.compile(
+    r"(?P<mlp>(?:mtp\.)?layers\.\d{1,4}\.mlp)\.experts\.(?P<expert>0|[1-9]\d{0,4})"
+    r"\.(?P<rest>(?:gate|up|down)_proj\.(?:weight|scales|biases))"
+)
+_FUSED = re.compile(
+    r"(?P<mlp>(?:mtp\.)?layers\.\d{1,4}\.mlp)\.experts\.(?P<which>gate_up|down)_proj"
 )
 
 
@@ -83,7 +94,7 @@ def find_tensors(folder: Path, config: QwenConfig) -> dict[str, StoredTensor]:
     found: dict[tuple[str, int | None], StoredTensor] = {}  # by name and number of the expert
     for name, shard, key, entry in _entries(folder, config):
         for part, tensor in _split(name, shard, key, entry, config):
-            identity = expert_of(part)
+            identity = _expert_of(part)
             if identity in found:
                 other = found[identity].pieces[0]
                 raise CheckpointError(
@@ -164,11 +175,31 @@ def _is_surplus(name: str, config: QwenConfig) -> bool:
     return tied_head or name.endswith("rotary_emb.inv_freq")
 
 
+def _expert_of(name: str) -> tuple[str, int | None]:
+    """Return the name of the stacked tensor for an expert's tensor, and the number of the expert.
+
+    A name that is not of a single expert is returned unchanged, with the number None.
+    """
+    match = _ONE.fullmatch(name)
+    if match is None:
+        return name, None
+    return f"{match['mlp']}.switch_mlp.{match['rest']}", int(match["expert"])
+
+
+def _fused_of(name: str) -> list[str]:
+    """Return the names of the tensors that `name` holds: two if gate and up are fused, else one."""
+    match = _FUSED.fullmatch(name)
+    if match is None:
+        return [name]
+    parts = ("gate", "up") if match["which"] == "gate_up" else ("down",)
+    return [f"{match['mlp']}.switch_mlp.{part}_proj.weight" for part in parts]
+
+
 def _split(
     name: str, shard: Path, key: str, entry: TensorEntry, config: QwenConfig
 ) -> list[tuple[str, StoredTensor]]:
     """Return the tensor of an entry by name, or two tensors if gate and up are fused."""
-    names, whole = fused_of(name), TensorSlice(shard=shard, key=key)
+    names, whole = _fused_of(name), TensorSlice(shard=shard, key=key)
     if names == [name] or len(entry.shape) != 3:
         return [(names[0], StoredTensor(dtype=entry.dtype, shape=entry.shape, pieces=(whole,)))]
     experts, rows, columns = entry.shape

@@ -13,6 +13,10 @@ Progress = Callable[[int, int], None]
 """A callback that gets two numbers: the bytes processed so far, and all bytes."""
 
 MLX_DTYPES = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
+"""The floating dtypes of a model, by their names in safetensors files."""
+
+STORED_DTYPES = MLX_DTYPES | {"U32": mx.uint32, "U8": mx.uint8}
+"""The dtypes of a model with packed matrices, whose codes and float scales are integers."""
 
 # Bytes read between two evaluations: enough to make the cost of an evaluation negligible, and few
 # enough that a batch, original and cast, is small in comparison with the model.

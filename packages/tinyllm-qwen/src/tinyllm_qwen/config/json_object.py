@@ -4,8 +4,9 @@ import json
 import re
 from pathlib import Path
 
+from tinyllm_qwen.config.fields import Fields
 from tinyllm_qwen.errors import CheckpointError
-from tinyllm_qwen.regular_file import read_regular_file
+from tinyllm_qwen.regular_file import exists_or_broken_link, read_regular_file
 
 MAX_BYTES = 100_000_000  # a config has some kilobytes, a large vocabulary 10 MB
 # The number of values is limited too: a value of 2 bytes in a file needs about 100 in memory.
@@ -54,6 +55,15 @@ def read_json_object(path: Path) -> dict[str, object]:
         CheckpointError: if the file is missing, unreadable, oversized or not a JSON object.
     """
     return parse_json_object(read_regular_file(path, MAX_BYTES), str(path))
+
+
+def read_fields(path: Path) -> Fields:
+    """Read the fields of a JSON object; no fields if the file does not exist.
+
+    Raises:
+        CheckpointError: as in `read_json_object`.
+    """
+    return Fields(read_json_object(path) if exists_or_broken_link(path) else {}, str(path))
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

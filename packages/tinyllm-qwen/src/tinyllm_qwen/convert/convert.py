@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import mlx.core as mx
+from tinyllm_ops import MLX, QuantizedTensor
 
 from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.checkpoint.partial_folder import check_target, free_bytes, partial_folder
@@ -16,14 +17,17 @@ from tinyllm_qwen.checkpoint.shards import INDEX, SINGLE
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, find_tensors
 from tinyllm_qwen.checkpoint.tensor_reader import Progress, iterate_tensors
 from tinyllm_qwen.config.json_object import read_json_object
+from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.convert.config import ConversionConfig
 from tinyllm_qwen.convert.plan import ConversionPlan, make_plan
-from tinyllm_qwen.convert.row_slices import pack_rows
 from tinyllm_qwen.errors import ConversionError
 from tinyllm_qwen.format_bytes import format_bytes
 from tinyllm_qwen.regular_file import unreadable
 
+# The number of weights that are packed at a time. On a CPU, MLX's float modes need 40 times the
+# memory of the weights.
+_NUMBERS = 1 << 20
 _OVERHEAD_BYTES = 1 << 20  # upper bound of the size of config, index and headers
 
 # Only files with these names are copied, so that no pickle and no code is copied.
@@ -164,6 +168,28 @@ def _write_tensors(
     # A single file gets an index too: mlx-lm reads the names of files to download from the index.
     sizes = {"total_size": plan.nbytes, "total_parameters": plan.parameters}
     _write_json(folder / INDEX, {"metadata": sizes, "weight_map": dict(sorted(weight_map.items()))})
+
+
+def pack_rows(weight: mx.array, packed: PackedFormat) -> list[mx.array]:
+    """Pack a matrix `O I` or a stack of matrices `X O I`, some rows at a time.
+
+    Returns:
+        Codes, scales, and in affine mode biases. They equal the result of `mx.quantize` for the
+        whole tensor, because rows are packed independently.
+    """
+    columns = weight.shape[-1]
+    matrix = weight.reshape(-1, columns)
+    step = max(1, _NUMBERS // columns)
+    slices: list[QuantizedTensor] = []
+    for start in range(0, matrix.shape[0], step):
+        rows = matrix[start : start + step]
+        q = MLX.quantize(rows, packed.group_size, packed.bits, packed.mode)
+        mx.eval(q.arrays)
+        slices.append(q)
+    return [
+        mx.concatenate(list(parts)).reshape(*weight.shape[:-1], -1)
+        for parts in zip(*(q.arrays for q in slices), strict=True)
+    ]
 
 
 def _describe(

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from tinyllm_qwen.checkpoint.safetensors_file import DTYPE_BYTES
+from tinyllm_qwen.checkpoint.safetensors_writer import DTYPES
 from tinyllm_qwen.checkpoint.schema import is_draft_head, is_matrix, required_shapes
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor
-from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES
 from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.convert.config import ConversionConfig
@@ -125,10 +125,9 @@ def make_plan(
     Raises:
         ValueError: if a pattern matches no matrix, or no matrix can be packed.
     """
-    names = {dtype: name for name, dtype in MLX_DTYPES.items()}
 
     def planned(name: str, shape: tuple[int, ...]) -> PlannedTensor:
-        dtype = stored[name].dtype if settings.dtype is None else names[settings.dtype]
+        dtype = stored[name].dtype if settings.dtype is None else DTYPES[settings.dtype]
         return PlannedTensor(
             source=name,
             dtype="F32" if stored[name].float32 else dtype,

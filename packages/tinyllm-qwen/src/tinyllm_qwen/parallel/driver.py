@@ -195,28 +195,26 @@ class Driver:
                 f"tokens: expected the batch's shape {(batch.rows, batch.length)}, got "
                 f"{tuple(tokens.shape)}"
             )
-        table, length = batch.page_table, None
-        if spec.num_pages is None:
-            length = common_offset([cache for cache in caches if isinstance(cache, SequenceCache)])
-            if table is not None:
-                raise ValueError("batch: expected `Batch.at` for caches of one sequence, got pages")
-        elif table is None or (table.num_pages, table.page_size) != (
-            spec.num_pages,
-            spec.page_size,
-        ):
-            raise ValueError(
-                f"batch: expected a table of {spec.num_pages} pages of {spec.page_size} tokens, "
-                f"got {'none' if table is None else f'{table.num_pages} of {table.page_size}'}"
-            )
+        length = None
         if spec.num_pages is not None:
-            self._check_states(batch, spec)
+            self._check_tables(batch, spec)
+        else:
+            length = common_offset([cache for cache in caches if isinstance(cache, SequenceCache)])
+            if batch.page_table is not None:
+                raise ValueError("batch: expected `Batch.at` for caches of one sequence, got pages")
         for layer in self._model.layers:
             layer.mixer.check_positions(batch)
         ids = cast(list[list[int]], tokens.tolist())
         return Forward(number, spec, length=length, tokens=ids, batch=batch)
 
-    def _check_states(self, batch: Batch, spec: CacheSpec) -> None:
-        """Require a state table for the slots of recurrent layers, and none without such layers."""
+    def _check_tables(self, batch: Batch, spec: CacheSpec) -> None:
+        """Require a table of the pages, and of the slots if the model has recurrent layers."""
+        table, pages = batch.page_table, (spec.num_pages, spec.page_size)
+        if table is None or (table.num_pages, table.page_size) != pages:
+            raise ValueError(
+                f"batch: expected a table of {spec.num_pages} pages of {spec.page_size} tokens, "
+                f"got {'none' if table is None else f'{table.num_pages} of {table.page_size}'}"
+            )
         expected = None if self.config.recurrent is None else spec.state_slots
         got = None if batch.state_table is None else batch.state_table.num_slots
         if expected != got:

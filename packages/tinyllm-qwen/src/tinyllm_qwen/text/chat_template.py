@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tinyllm_qwen.config.fields import Fields
-from tinyllm_qwen.config.json_object import read_json_object
+from tinyllm_qwen.config.json_object import read_fields
 from tinyllm_qwen.errors import CheckpointError, TemplateError
 from tinyllm_qwen.regular_file import exists_or_broken_link, read_regular_file
 from tinyllm_qwen.text.encoder import well_formed
@@ -65,12 +65,10 @@ class ChatTemplate:
         if exists_or_broken_link(path):
             return cls({"default": _read_text(path)}, str(path), variables)
         for name in ("chat_template.json", "tokenizer_config.json"):
-            path = folder / name
-            if exists_or_broken_link(path):
-                fields = Fields(read_json_object(path), str(path))
-                sources = _sources(fields)
-                if sources:
-                    return cls(sources, str(path), variables)
+            fields = read_fields(folder / name)
+            sources = _sources(fields)
+            if sources:
+                return cls(sources, fields.source, variables)
         return None
 
     def render(

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import tokenizers
 
-from tinyllm_qwen.config.fields import Fields
 from tinyllm_qwen.config.generation import MAX_TOKEN_ID
-from tinyllm_qwen.config.json_object import read_json_object
+from tinyllm_qwen.config.json_object import read_fields
 from tinyllm_qwen.errors import TemplateError
-from tinyllm_qwen.regular_file import exists_or_broken_link
 from tinyllm_qwen.text.chat_prompt import ChatPrompt
 from tinyllm_qwen.text.chat_template import ChatTemplate, Message
 from tinyllm_qwen.text.encoder import TextEncoder, check_count
@@ -105,11 +103,9 @@ class Tokenizer:
         eos = backend.token_to_id(named.get("eos_token", ""))
         ids = set() if eos is None else {eos}
         for name in ("config.json", "generation_config.json"):
-            path = folder / name
-            if exists_or_broken_link(path):
-                fields = Fields(read_json_object(path), str(path))
-                for table in (fields, fields.nested("text_config")):
-                    ids.update(table.integers("eos_token_id", 0, MAX_TOKEN_ID))
+            fields = read_fields(folder / name)
+            for table in (fields, fields.nested("text_config")):
+                ids.update(table.integers("eos_token_id", 0, MAX_TOKEN_ID))
         return cls(
             backend,
             eos_token_ids=frozenset(ids),

@@ -5,8 +5,8 @@ from pathlib import Path
 import tokenizers
 from tokenizers.decoders import ByteLevel
 
-from tinyllm_qwen.config.fields import Fields, show
-from tinyllm_qwen.config.json_object import MAX_BYTES, parse_json_object, read_json_object
+from tinyllm_qwen.config.fields import show
+from tinyllm_qwen.config.json_object import MAX_BYTES, parse_json_object, read_fields
 from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.regular_file import exists_or_broken_link, read_regular_file
 from tinyllm_qwen.text.tokenizer_rules import MAX_ADDED_TOKENS, check_tokenizer
@@ -65,7 +65,7 @@ def read_named_tokens(folder: Path, backend: tokenizers.Tokenizer) -> dict[str, 
     Raises:
         CheckpointError: if a text is not a token of `backend`.
     """
-    fields = _fields(folder / CONFIG)
+    fields = read_fields(folder / CONFIG)
     named: dict[str, str] = {}
     for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
         value = fields.raw(name)
@@ -81,7 +81,7 @@ def read_named_tokens(folder: Path, backend: tokenizers.Tokenizer) -> dict[str, 
 
 def _add_tokens(backend: tokenizers.Tokenizer, path: Path) -> None:
     """Add the tokens of `added_tokens_decoder`; refuse ids that differ from those of `backend`."""
-    fields = _fields(path)
+    fields = read_fields(path)
     table = fields.table("added_tokens_decoder") or {}
     for key in table:
         if not (key.isascii() and key.isdecimal() and len(key) < 10):
@@ -109,8 +109,3 @@ def _add_tokens(backend: tokenizers.Tokenizer, path: Path) -> None:
                 f"{path}: token {show(content)}: expected id {backend.token_to_id(content)}, as"
                 f" tokenizer.json has, got {token_id}: take both files from one checkpoint"
             )
-
-
-def _fields(path: Path) -> Fields:
-    """Read a JSON object; return no fields if the file does not exist."""
-    return Fields(read_json_object(path) if exists_or_broken_link(path) else {}, str(path))

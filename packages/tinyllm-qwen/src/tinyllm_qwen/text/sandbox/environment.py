@@ -18,7 +18,7 @@ from tinyllm_qwen.text.sandbox.costs import (
     percent_cost,
     widths_in,
 )
-from tinyllm_qwen.text.sandbox.functions import GenerationTag, SafeNamespace, functions
+from tinyllm_qwen.text.sandbox.functions import FUNCTIONS, GenerationTag, SafeNamespace
 from tinyllm_qwen.text.sandbox.meter import ITEM, MAX_INTEGER_BITS, TemplateMeter
 
 Function = Callable[..., object]
@@ -49,7 +49,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             extensions=[GenerationTag, "jinja2.ext.loopcontrols"],
             finalize=self.meter.spend_on_text,
         )
-        self.globals |= functions() | {"namespace": SafeNamespace}
+        self.globals |= FUNCTIONS | {"namespace": SafeNamespace}
         del self.globals["lipsum"]
         self.filters |= {"sum": self._sum, "tojson": self._tojson}
         self.filters = {

@@ -54,11 +54,6 @@ class SafeNamespace(Namespace):
         return "<Namespace>"
 
 
-def functions() -> dict[str, Callable[..., object]]:
-    """Return the functions that a template can call, by name."""
-    return {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
-
-
 def _public(name: str) -> str:
     if name.startswith("_"):
         raise SecurityError(f"it stores {name[:80]!r} in a namespace")
@@ -73,3 +68,10 @@ def _strftime_now(layout: str) -> str:
     if len(layout) > _MAX_DATE_LAYOUT:
         raise SecurityError("it asks for a date of thousands of characters")
     return datetime.now().strftime(layout)
+
+
+FUNCTIONS: dict[str, Callable[..., object]] = {
+    "raise_exception": _raise_exception,
+    "strftime_now": _strftime_now,
+}
+"""The functions that a template can call, by name."""
