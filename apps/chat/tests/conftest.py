@@ -71,7 +71,7 @@ class RecordedSession:
 
     def __init__(self, settings: Settings) -> None:
         self.out, self.err = Screen(), Screen()
-        self.assistant = LocalAssistant.load(settings)
+        self.assistant = LocalAssistant(settings)
         self.session = Session(self.assistant, Terminal(self.out, self.err, {}))
 
 

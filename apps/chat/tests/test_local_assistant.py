@@ -286,7 +286,7 @@ def test_a_missing_implementation_is_an_error_of_its_option(
 
     monkeypatch.setattr("tinyllm_kernels.arithmetic.opset", absent)
     with pytest.raises(ChatError, match="--ops cpu: no C"):
-        LocalAssistant.load(Settings(ops="cpu"))
+        LocalAssistant(Settings(ops="cpu"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

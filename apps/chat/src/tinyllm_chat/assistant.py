@@ -24,8 +24,7 @@ def load_assistant(
             the whole model.
 
     Raises:
-        ChatError, CheckpointError, HubError, ValueError: if `LocalAssistant.load` or
-            `RemoteAssistant` raises them.
+        ChatError, CheckpointError, HubError, ValueError: as `LocalAssistant` and `RemoteAssistant`.
     """
     assistant: Assistant
     if settings.server is not None:
@@ -33,7 +32,7 @@ def load_assistant(
         assistant = RemoteAssistant(settings, connection)
     else:
         with ProgressBar(f"loading {settings.model}", terminal) as bar:
-            assistant = LocalAssistant.load(settings, bar, member)
+            assistant = LocalAssistant(settings, bar, member)
     for notice in assistant.notices():
         terminal.notice(notice)
     return assistant

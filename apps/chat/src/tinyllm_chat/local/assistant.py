@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import mlx.core as mx
 from tinyllm_kernels import Arithmetic, BackendError
-from tinyllm_qwen import GenerationConfig, Piece, SamplingParams, Tokenizer, generate, load
+from tinyllm_qwen import GenerationConfig, Piece, SamplingParams, generate, load
 from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.format_bytes import format_bytes
 from tinyllm_qwen.language_model import LanguageModel
@@ -49,42 +49,8 @@ class LocalAssistant:
     """
 
     def __init__(
-        self,
-        model: LanguageModel,
-        tokenizer: Tokenizer,
-        defaults: GenerationConfig,
-        arithmetic: Arithmetic,
-        settings: Settings,
-        load_seconds: float = 0.0,
+        self, settings: Settings, progress: Progress | None = None, member: Member | None = None
     ) -> None:
-        """Combine loaded parts. Callers normally use `load`.
-
-        Raises:
-            ValueError: if the model's head dimension does not suit `settings.kv_bits`, or the
-                checkpoint's sampling defaults are out of range.
-        """
-        self.settings = settings
-        self.arithmetic = arithmetic
-        self.defaults = defaults
-        self.model = model
-        self.enable_thinking: bool | None = False if settings.no_think else None
-        self.load_seconds = load_seconds
-        longest = model.config.context_length
-        self.max_model_len = min(longest, settings.max_model_len or longest)
-        self.cache = PrefixCache(lambda: model.make_caches(kv_bits=settings.kv_bits))
-        self._tokenizer = tokenizer
-        self.answers = 0
-        # Errors of the first answer are raised here, before the user has typed anything.
-        model.make_caches(kv_bits=settings.kv_bits)
-        sampling_params(settings, defaults, 0)
-
-    @classmethod
-    def load(
-        cls,
-        settings: Settings,
-        progress: Progress | None = None,
-        member: Member | None = None,
-    ) -> "LocalAssistant":
         """Download a model if necessary, and load it.
 
         Args:
@@ -98,15 +64,16 @@ class LocalAssistant:
                 head is asked for on several ranks.
             CheckpointError: if the model's files cannot be used, or lack the draft head.
             HubError: if the files cannot be downloaded.
-            ValueError: if the constructor raises it.
+            ValueError: if the model's head dimension does not suit `settings.kv_bits`, or the
+                checkpoint's sampling defaults are out of range.
         """
         started = time.perf_counter()
         try:
-            arithmetic = Arithmetic.choose(settings.ops, settings.dtype)
+            self.arithmetic = arithmetic = Arithmetic.choose(settings.ops, settings.dtype)
         except BackendError as error:
             raise ChatError(f"--ops {settings.ops}: {error}") from error
         folder = resolve(settings.model, settings.revision)
-        defaults = GenerationConfig.from_folder(folder)
+        self.defaults = GenerationConfig.from_folder(folder)
         model: LanguageModel
         if member is None:
             model, tokenizer = load(
@@ -130,8 +97,16 @@ class LocalAssistant:
                 compare_progress=progress,
             )
             model = member.drive(part)
-        load_seconds = time.perf_counter() - started
-        return cls(model, tokenizer, defaults, arithmetic, settings, load_seconds)
+        self.settings, self.model, self._tokenizer = settings, model, tokenizer
+        self.enable_thinking: bool | None = False if settings.no_think else None
+        self.load_seconds = time.perf_counter() - started
+        longest = model.config.context_length
+        self.max_model_len = min(longest, settings.max_model_len or longest)
+        self.cache = PrefixCache(lambda: model.make_caches(kv_bits=settings.kv_bits))
+        self.answers = 0
+        # Errors of the first answer are raised here, before the user has typed anything.
+        model.make_caches(kv_bits=settings.kv_bits)
+        sampling_params(settings, self.defaults, 0)
 
     @property
     def dtype(self) -> str:

@@ -31,7 +31,10 @@ class RemoteAssistant:
         load_seconds: the time to get the server's list of models.
         max_model_len: the most tokens of a prompt and its answer; 0 if the server does not report
             it.
+        peak_memory: None, because the memory of the server is unknown.
     """
+
+    peak_memory = None
 
     def __init__(self, settings: Settings, connection: ServerConnection) -> None:
         """Choose a model of the server by its name, `settings.model`.
@@ -66,11 +69,6 @@ class RemoteAssistant:
     def metadata(self) -> dict[str, object]:
         """The description as fields of a JSON record."""
         return {"server": self._connection.url}
-
-    @property
-    def peak_memory(self) -> None:
-        """None, because the memory of the server is unknown."""
-        return None
 
     @property
     def is_greedy(self) -> bool:
@@ -177,7 +175,11 @@ class StreamedAnswer:
         for field, thinking in (("reasoning_content", True), ("content", False)):
             text = delta.get(field)
             if isinstance(text, str) and text:
-                self._add_segment(Segment(text, thinking))
+                self._latest = time.perf_counter()
+                if not self._segments:
+                    self._first = self._latest
+                self._segments += 1
+                self._collector.add(Segment(text, thinking))
 
     def result(self, finish_reason: AnswerFinishReason, seed: int) -> Answer:
         """Return the answer so far, with its counts and times."""
@@ -200,13 +202,6 @@ class StreamedAnswer:
             # 0 if all text came at once: the times of its tokens are unknown.
             decode_seconds=self._latest - self._first if self._segments > 2 else 0.0,
         )
-
-    def _add_segment(self, segment: Segment) -> None:
-        self._latest = time.perf_counter()
-        if not self._segments:
-            self._first = self._latest
-        self._segments += 1
-        self._collector.add(segment)
 
 
 def _object(value: object) -> Json:
