@@ -161,7 +161,7 @@ def test_the_input_of_a_call_is_an_object(scripted: Server) -> None:
     cut = ask(scripted, "#long", tools=[WEATHER], max_tokens=5)
     assert cut.stop_reason == "max_tokens"
     assert [block.to_dict()["input"] for block in cut.content] == [{}]
-    for text in ('{"city": Oslo}', '{"n": NaN}'):
+    for text in ('{"city": Oslo}', '{"n": NaN}', '{"n": [1e999]}'):
         blocks = ContentBlocks()
         for part in (CallStart("f"), CallArguments(text), CallEnd()):
             [*blocks.add(part)]

@@ -171,3 +171,12 @@ def test_strings_of_a_request_come_back_unless_refused(scripted: Server) -> None
         answer = httpx.post(scripted.url + RESPONSES, content=content, headers=header)
         assert answer.status_code in (200, 400), body
         assert answer.json()
+
+
+def test_a_schema_with_a_number_beyond_float64_is_refused(scripted: Server) -> None:
+    content = '{"input": "#rome", "tools": [{"type": "function", "name": "f", "parameters": '
+    content += '{"type": "object", "properties": {"a": {"const": -1e999}}}}]}'
+    header = {"Content-Type": "application/json"}
+    answer = httpx.post(scripted.url + RESPONSES, content=content, headers=header)
+    assert answer.status_code == 400
+    assert "tools.0.parameters: expected numbers up to 1.8e308" in answer.text

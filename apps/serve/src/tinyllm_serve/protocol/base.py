@@ -1,5 +1,6 @@
 """Bases of request bodies, and the token counts that responses share."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -52,6 +53,10 @@ def _check_schema(schema: dict[str, object]) -> dict[str, object]:
     # 0.04 s. Each value needs three characters, two of them between values.
     if is_larger(schema, MAX_SCHEMA, per_value=3):
         raise ValueError(f"expected at most {MAX_SCHEMA:,} characters: simplify it")
+    try:
+        json.dumps(schema, allow_nan=False)
+    except ValueError:  # 1e999 is read as infinity, which no grammar and no response can express
+        raise ValueError("expected numbers up to 1.8e308, got a larger one: lower it") from None
     return schema
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pydantic_core import from_json
 
 from tinyllm_serve.generation.parts import CallArguments, CallEnd, CallStart, Part, Reasoning
-from tinyllm_serve.http.json_text import JsonObject
+from tinyllm_serve.http.json_text import JsonObject, json_bytes
 
 _DELTAS = {
     "text": ("text_delta", "text"),
@@ -82,10 +82,12 @@ def _input(arguments: str) -> JsonObject:
     """Return the arguments of a call as an object.
 
     Incomplete arguments become the fields that are complete, as in the official client. Other
-    arguments that are no JSON are one field, `arguments`, because the input must be an object.
+    arguments that are no JSON, or have a number beyond float64, are one field, `arguments`, because
+    the input must be an object.
     """
     try:
         value = from_json(arguments or "{}", allow_inf_nan=False, allow_partial=True)
+        json_bytes(value)  # raises for 1e999, which is read as infinity
     except ValueError:
         return {"arguments": arguments}
     return value if isinstance(value, dict) else {"arguments": arguments}
