@@ -11,6 +11,7 @@ import typer
 
 from tinyllm_serve.errors import UsageError
 from tinyllm_serve.settings import Settings
+from tinyllm_serve.signals import ENDING, OF_TERMINAL
 
 if TYPE_CHECKING:
     from tinyllm_serve.group import Group
@@ -31,16 +32,19 @@ app.command(name="serve", help=_HELP)(Settings)
 
 def run_process(program: str = "serve") -> NoReturn:
     """Run `main` as the main function of a process."""
-    # As Ctrl-C, until `Signals` takes over: the imports before it take a second.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Until `Signals` takes over. Libraries are imported until then. Some catch a KeyboardInterrupt,
+    # and those in C++ abort the process.
+    numbers = (*ENDING, *OF_TERMINAL)
+    heeded = [each for each in numbers if signal.getsignal(each) != signal.SIG_IGN]
+    for number in heeded:
+        signal.signal(number, lambda _number, _frame: os._exit(0))
     code = main(program)
     # The process ends: a signal in the interpreter's own exit would end it with another exit code.
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in heeded:
         signal.signal(number, signal.SIG_IGN)
     if any(thread.name == "engine" for thread in threading.enumerate()):
         # Neither the load of a model nor a step can be interrupted. MLX computes in that thread,
         # and an ordinary exit destroys MLX's static objects first: the process would abort.
-        sys.stderr.flush()
         os._exit(code)
     raise SystemExit(code)
 
@@ -55,8 +59,6 @@ def main(program: str = "serve") -> int:
         settings = app(prog_name=program, standalone_mode=False)
         if isinstance(settings, Settings):  # not after --help and --version
             run(settings)
-        return 0
-    except KeyboardInterrupt:  # before the server listens
         return 0
     except (typer.TyperException, UsageError) as error:
         text = error.format_message() if isinstance(error, typer.TyperException) else str(error)
