@@ -1,5 +1,6 @@
 """The memory of an engine is limited by the machine, and by the control groups of the process."""
 
+import os
 from pathlib import Path
 
 import mlx.core as mx
@@ -54,6 +55,12 @@ def test_a_service_has_the_least_of_all_groups_above_it(root: Path) -> None:
 def test_a_container_may_not_see_the_path_of_its_group(root: Path) -> None:
     groups(root, "0::/docker/0123\n")
     v2(root, "", "4000", 1000, 10)
+    assert free_memory(root) == 3010
+
+
+def test_a_group_can_have_any_name(root: Path) -> None:
+    (root / "proc/self/cgroup").write_bytes(b"0::/a:\xff\x0b\n\nodd\n")
+    v2(root, os.fsdecode(b"a:\xff\x0b"), "4000", 1000, 10)
     assert free_memory(root) == 3010
 
 

@@ -27,10 +27,13 @@ def free_memory(root: Path = Path("/")) -> int:
 def _free_of_groups(root: Path) -> Iterator[int]:
     """Yield the free bytes of each control group of this process that has a limit."""
     try:
-        groups = (root / "proc/self/cgroup").read_text().splitlines()
+        # The name of a group can be any bytes but a line break and a slash.
+        text = (root / "proc/self/cgroup").read_text(errors="surrogateescape")
     except OSError:  # not Linux
         return
-    for group in groups:
+    for group in text.split("\n"):
+        if group.count(":") < 2:  # after the last line break
+            continue
         _, controllers, path = group.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
@@ -51,6 +54,7 @@ def _free_of_group(folder: Path, files: tuple[str, str, str]) -> Iterator[int]:
     try:
         most, used = int((folder / limit).read_text()), int((folder / usage).read_text())
         fields = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        reclaimable = int(fields.get(cache, 0))
     except (OSError, ValueError):  # no such files, or the limit is "max"
         return
-    yield max(0, most - used + int(fields.get(cache, 0)))
+    yield max(0, most - used + reclaimable)
