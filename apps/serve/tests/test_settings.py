@@ -100,6 +100,8 @@ def test_every_engine_option_reaches_the_engine(tmp_path: Path) -> None:
             "--num-speculative-tokens: expected from 1 to 64 with --draft-model, got 0",
         ),
         ({"num_speculative_tokens": 65}, "--num-speculative-tokens: expected from 0 to 64, got 65"),
+        ({"model": "folder/\udcff"}, "--model: expected a name in UTF-8, got 'folder/.udcff'"),
+        ({"served_model_name": ["a", "\udcff"]}, "--served-model-name: expected a name in UTF-8"),
         ({"page_size": 0}, "--page-size: expected from 1 to 4096, got 0"),
         (
             {"max_num_batched_tokens": 0},

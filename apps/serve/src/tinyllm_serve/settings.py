@@ -253,6 +253,11 @@ class Settings(ModelOptions):
             for bounds in getattr(hint, "__metadata__", ()):
                 if isinstance(bounds, Range) and value is not None:
                     check(name, value, str(bounds), bounds.low <= value <= bounds.high)
+        for name in (self.model, *self.model_names):
+            # JSON is UTF-8. Other bytes of the command line are lone surrogates in Python.
+            is_text = name.encode(errors="ignore").decode() == name
+            which = "model" if name == self.model else "served_model_name"
+            check(which, repr(name), "a name in UTF-8", is_text)
         if self.kv_bits is not None:
             check("kv_bits", self.kv_bits, "4 or 8", self.kv_bits in (4, 8))
         self._check_backend()
