@@ -20,6 +20,7 @@ from tinyllm_engine import (
 )
 from tinyllm_engine.grammar.compiler import GrammarCompiler
 from tinyllm_engine.grammar.reasoning_prefix import ReasoningPrefix
+from tinyllm_engine.grammar.vocabulary import token_tree
 from tinyllm_engine.grammar.worker import MAX_QUEUED, GrammarWorker
 from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer
@@ -236,6 +237,12 @@ def test_a_full_queue_of_grammars_is_named(monkeypatch: pytest.MonkeyPatch, pico
     worker.close()
     started.set()
     assert all(future.cancelled() for future in futures)
+
+
+def test_a_tokenizer_with_a_very_long_token_is_refused(pico: Model) -> None:
+    token_tree(pico[1], [b"a" * 1024], [0])
+    with pytest.raises(ValueError, match="expected tokens of at most 1024 bytes, got one of 1025"):
+        token_tree(pico[1], [b"a" * 1025], [0])
 
 
 def test_requests_that_cannot_end_are_refused(pico: Model) -> None:

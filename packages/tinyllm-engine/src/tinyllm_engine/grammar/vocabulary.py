@@ -5,6 +5,9 @@ from __future__ import annotations
 from llguidance import LLTokenizer, TokenizerWrapper
 from tinyllm_qwen import Tokenizer
 
+MAX_TOKEN_BYTES = 1024
+"""The most bytes of a token. llguidance panics at a longer one."""
+
 
 def token_bytes(tokenizer: Tokenizer, vocab_size: int) -> list[bytes]:
     """Return the bytes of each of the V tokens; empty bytes for ids that only pad it."""
@@ -15,7 +18,16 @@ def token_tree(tokenizer: Tokenizer, words: list[bytes], ends: list[int]) -> LLT
     """Return the tree of the tokens with the bytes `words`. 152,000 tokens take about a second.
 
     `ends` are the end tokens, at least one.
+
+    Raises:
+        ValueError: if a token is too long.
     """
+    longest = max(map(len, words))
+    if longest > MAX_TOKEN_BYTES:
+        raise ValueError(
+            f"tokenizer: expected tokens of at most {MAX_TOKEN_BYTES} bytes, got one of {longest}: "
+            "use another tokenizer"
+        )
     return LLTokenizer(TokenizerWrapper(_Vocabulary(tokenizer, words, ends[0])), eos_token=ends)
 
 
