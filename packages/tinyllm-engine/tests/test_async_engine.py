@@ -318,11 +318,13 @@ def test_the_failing_hook_can_give_a_better_reason(prompts: list[list[int]]) -> 
 
 
 class StuckEngine(Engine):
-    """An engine whose steps wait until the test sets `forever`, at most 60 s."""
+    """An engine whose steps set `begun` and wait until the test sets `forever`, at most 60 s."""
 
+    begun = threading.Event()
     forever = threading.Event()
 
     def step(self) -> list[tuple[RequestState, Output]]:
+        self.begun.set()
         self.forever.wait(60)
         return []
 
@@ -345,6 +347,25 @@ def test_fail_ends_a_step_that_never_returns(prompts: list[list[int]], embeds: b
         StuckEngine.forever.set()
 
     whole = make()
+    StuckEngine.forever.clear()
+    run(test, lambda: StuckEngine(whole.model, whole.tokenizer))
+
+
+def test_a_request_that_is_cancelled_during_a_step_is_not_added(prompts: list[list[int]]) -> None:
+    async def test(engine: AsyncEngine) -> None:
+        tasks = [asyncio.create_task(collect(engine, Request(prompts[0])))]
+        await asyncio.to_thread(StuckEngine.begun.wait)
+        tasks += [asyncio.create_task(collect(engine, Request(prompts[1]))) for _ in range(3)]
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        StuckEngine.forever.set()
+        await until_idle(engine)
+        assert engine.stats.prompt_tokens == len(prompts[0])
+
+    whole = make()
+    StuckEngine.begun.clear()
     StuckEngine.forever.clear()
     run(test, lambda: StuckEngine(whole.model, whole.tokenizer))
 

@@ -257,6 +257,8 @@ class AsyncEngine:
         answer: asyncio.Future[T] = self._loop.create_future()
 
         def run(engine: Engine) -> None:
+            if answer.done():  # the caller has given up, so the call would be in vain
+                return
             try:
                 result = function(engine)
             except Exception as error:  # pass every error on to the caller
