@@ -58,6 +58,34 @@ def test_many_messages_of_a_client_are_rendered_in_one_thread() -> None:
     assert most == 1
 
 
+def test_cancelled_work_is_left_out_and_begun_work_keeps_its_turn() -> None:
+    begun, ended = list[int](), list[int]()
+
+    def work(_messages: object, number: int) -> None:
+        begun.append(number)
+        time.sleep(0.05)
+        ended.append(number)
+
+    async def test() -> None:
+        pacer = Pacer()
+        clients = [Client(tenant=str(number)) for number in range(4)]
+        tasks = [
+            asyncio.create_task(run_in_thread(pacer, client, work, MESSAGES, number))
+            for number, client in enumerate(clients)
+        ]
+        while len(begun) < 2:
+            await asyncio.sleep(0.001)
+        for task in tasks:
+            task.cancel()
+        await run_in_thread(pacer, clients[0], work, MESSAGES, 5)
+        assert ended[-1] == 5
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(test())
+    assert begun.index(5) == 2
+    assert sorted(ended) == [0, 1, 5]
+
+
 def test_a_busy_client_rests_after_long_input_beside_another_client() -> None:
     async def test() -> float:
         pacer = Pacer()

@@ -23,6 +23,7 @@ from tinyllm_serve.generation.parts import (
     ToolCall,
 )
 from tinyllm_serve.http.api_key import client_of
+from tinyllm_serve.http.body_limit import release_body
 from tinyllm_serve.http.disconnect import cancel
 from tinyllm_serve.http.errors import ApiError, renamed_fields
 from tinyllm_serve.http.request_log import log_fields
@@ -153,6 +154,7 @@ class Generation:
         """
         self._service = service
         self._body = body
+        release_body(request.scope)
         self._log = log_fields(request)
         self._client = client = client_of(request)
         _check_client_limits(service, body, len(prompts), client)

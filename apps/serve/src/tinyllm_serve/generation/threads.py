@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
@@ -20,7 +21,10 @@ PER_VALUE = 20
 _turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 """For each tenant with long input, the turn of its input."""
 
+_short_texts = ThreadPoolExecutor(2, thread_name_prefix="short-text")
 _long_texts = ThreadPoolExecutor(2, thread_name_prefix="long-text")
+"""More threads are not faster, because most of the work holds Python's lock (GIL). The event loop
+waits up to 5 ms for the lock, for each thread, whenever it has given it up."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,13 +35,14 @@ async def run_in_thread(
 ) -> T:
     """Call `work` in a thread, so that streams continue meanwhile.
 
-    Long input, by the size of `args`, waits for one of two threads, so that it never occupies all
-    threads that other requests need. Each thread also takes time from the event loop, because most
-    of the work holds Python's lock. A client has one long input at a time in these threads, so that
-    other clients wait for one of its inputs and not for all, and rests after it.
+    Long input, by the size of `args`, has two threads of its own, so that other requests do not
+    wait for it. A client has one long input at a time in these threads, so that other clients wait
+    for one of its inputs and not for all, and rests after it. Work that is cancelled before a
+    thread is free is left out. A thread that has begun goes on, and the client keeps its turn.
     """
     if not any(is_larger(each, LONG, per_value=PER_VALUE) for each in args):
-        return await asyncio.to_thread(work, *args, **kwargs)
+        short = partial(work, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(_short_texts, short)
     seconds = 0.0
 
     def timed() -> T:
@@ -49,7 +54,11 @@ async def run_in_thread(
             seconds = time.thread_time() - start
 
     async with _turns.setdefault(client.tenant, asyncio.Lock()):
+        job = _long_texts.submit(timed)
+        done = asyncio.wrap_future(job)
         try:
-            return await asyncio.get_running_loop().run_in_executor(_long_texts, timed)
+            return await asyncio.shield(done)
         finally:
+            job.cancel()
+            await asyncio.wait([done])
             await pacer.rest(client, seconds)

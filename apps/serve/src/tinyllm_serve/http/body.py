@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from email.message import Message as MediaType
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi.exceptions import RequestValidationError
@@ -14,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from tinyllm_serve.http.disconnect import client_closed_request
+from tinyllm_serve.http.disconnect import client_closed_request, while_connected
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.json_structure import JsonBounds, StructureError
 
@@ -35,7 +36,8 @@ _worker = ThreadPoolExecutor(1, thread_name_prefix="body")
 class BodyRoute(APIRoute):
     """A route whose body is bounded in structure, and validated in a thread if it is long.
 
-    Requests are refused before and after the body is read, unless the model is ready.
+    Requests are refused before and after the body is read, unless the model is ready. The endpoint
+    is cancelled if the client disconnects.
 
     FastAPI validates the body in the event loop, and collects all errors of it. This route gives
     FastAPI the validated object, which FastAPI accepts unchanged.
@@ -57,7 +59,8 @@ class BodyRoute(APIRoute):
                 bounds = JsonBounds(MAX_VALUES + served.context_length)
                 value = await _read(request, bounds, validate)
                 served.check_ready()  # again: the body may have taken a minute
-                request = _ParsedRequest(request.scope, request.receive, value)
+                parsed = _ParsedRequest(request.scope, request.receive, value)
+                return await while_connected(request, partial(handler, parsed))
             return await handler(request)
 
         return handle

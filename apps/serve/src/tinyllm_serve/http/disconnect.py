@@ -1,13 +1,12 @@
 """Clients that disconnect while their request is computed."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.types import Receive
 
-from tinyllm_serve.http.body_limit import release_body
 from tinyllm_serve.http.errors import ApiError
 
 T = TypeVar("T")
@@ -27,17 +26,22 @@ async def disconnected(receive: Receive) -> None:
         pass
 
 
-async def while_connected(request: Request, work: Coroutine[None, None, T] | asyncio.Task[T]) -> T:
-    """Run a coroutine or wait for a task, and cancel it if the client disconnects.
+async def while_connected(request: Request, work: Callable[[], Coroutine[object, object, T]]) -> T:
+    """Run a coroutine function, and cancel it if the client disconnects.
 
-    The memory of the request's body is returned before.
+    It is not called if the client has disconnected before.
 
     Raises:
         ApiError: 499 if the client has disconnected.
     """
-    release_body(request.scope)
     gone = asyncio.create_task(disconnected(request.receive))
-    task = asyncio.ensure_future(work)
+
+    async def start() -> T:
+        if gone.done():  # the task that was created first has run first
+            raise client_closed_request()
+        return await work()
+
+    task = asyncio.create_task(start())
     try:
         await asyncio.wait({gone, task}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():

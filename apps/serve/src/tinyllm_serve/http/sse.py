@@ -9,7 +9,6 @@ from contextlib import aclosing
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from tinyllm_serve.http.body_limit import release_body
 from tinyllm_serve.http.disconnect import cancel, disconnected
 from tinyllm_serve.http.errors import ApiError, as_api_error
 from tinyllm_serve.http.json_text import JsonObject, json_bytes
@@ -60,7 +59,6 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send all events, unless the client disconnects."""
-        release_body(scope)
         # Three tasks for the whole stream, so that a token wakes only the task that sends it.
         sending = asyncio.create_task(self._send_all(scope, send))
         gone = asyncio.create_task(disconnected(receive))

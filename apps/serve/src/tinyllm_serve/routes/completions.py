@@ -20,7 +20,6 @@ from tinyllm_serve.generation.prompt import length_errors, token_lists
 from tinyllm_serve.generation.threads import run_in_thread
 from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
-from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.json_text import JsonObject, with_choices
 from tinyllm_serve.http.request_log import log_fields
 from tinyllm_serve.http.sse import STREAM_RESPONSE, EventStream
@@ -63,7 +62,7 @@ async def completions(body: CompletionRequest, request: Request, service: ModelS
     completion = TextCompletion(service, body, echoes, generation)
     if body.stream:
         return EventStream(completion.events(), service.settings.sse_keep_alive)
-    await while_connected(request, generation.finish())
+    await generation.finish()
     text = await asyncio.to_thread(completion.json)
     return Response(text, media_type="application/json")
 

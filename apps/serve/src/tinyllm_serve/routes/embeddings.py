@@ -21,8 +21,8 @@ from tinyllm_serve.generation.prompt import length_errors, token_lists
 from tinyllm_serve.generation.threads import run_in_thread
 from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
-from tinyllm_serve.http.body_limit import hold_memory
-from tinyllm_serve.http.disconnect import cancel, while_connected
+from tinyllm_serve.http.body_limit import hold_memory, release_body
+from tinyllm_serve.http.disconnect import cancel
 from tinyllm_serve.http.errors import ApiError, renamed_fields
 from tinyllm_serve.http.json_text import json_bytes
 from tinyllm_serve.http.request_log import log_fields
@@ -101,10 +101,11 @@ async def embeddings(body: EmbeddingRequest, request: Request, service: ModelSer
     log = log_fields(request)
     log["user"] = body.user
     log["prompt_tokens"] = count = sum(map(len, texts))
+    release_body(request.scope)
     work = asyncio.create_task(_Embedder(service, client, texts, request.scope).embed())
     service.embeddings.add(work)
     work.add_done_callback(service.embeddings.discard)
-    vectors = await while_connected(request, work)
+    vectors = await work
     head = {
         "object": "list",
         "model": service.name,

@@ -13,7 +13,6 @@ from tinyllm_serve.generation.prompt import Prompt
 from tinyllm_serve.generation.threads import run_in_thread
 from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
-from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.errors import AnthropicErrorBody, renamed_fields
 from tinyllm_serve.http.json_text import JsonObject, JsonText
 from tinyllm_serve.http.request_log import log_fields
@@ -57,7 +56,7 @@ async def messages(body: MessagesRequest, request: Request, service: ModelServic
     response = MessageResponse(service, generation)
     if body.stream:
         return EventStream(response.events(), service.settings.sse_keep_alive, named=True)
-    return JsonText(await while_connected(request, response.last()))
+    return JsonText(await response.last())
 
 
 @router.post("/v1/messages/count_tokens")

@@ -14,7 +14,6 @@ from tinyllm_serve.generation.generate import Generation
 from tinyllm_serve.generation.threads import run_in_thread
 from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
-from tinyllm_serve.http.disconnect import while_connected
 from tinyllm_serve.http.errors import TOO_LONG, ApiError, renamed_fields
 from tinyllm_serve.http.json_text import JsonObject, JsonText
 from tinyllm_serve.http.request_log import log_fields
@@ -69,7 +68,7 @@ async def responses(body: ResponseRequest, request: Request, service: ModelServi
     if body.stream:
         keep_alive = service.settings.sse_keep_alive
         return EventStream(events, keep_alive, named=True, failure=response.failure)
-    return JsonText(await while_connected(request, _last(events)))
+    return JsonText(await _last(events))
 
 
 async def _last(source: AsyncGenerator[JsonObject, None]) -> JsonObject:
