@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
-from concurrent.futures import Future
-from contextlib import aclosing
+from concurrent.futures import Future, InvalidStateError
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TypeVar
@@ -78,7 +77,7 @@ class AsyncEngine:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         # Changed by the engine's thread alone. `_end` reads it in the event loop.
         self._streams: dict[RequestState, _Stream] = {}
-        self._pending: set[Callable[[BaseException], None]] = set()
+        self._pending: set[Callable[[BaseException], None]] = set()  # fail the waiting calls
         self._closed: str | None = None
         self._ended = asyncio.Event()
         self._idle = asyncio.Event()
@@ -89,13 +88,13 @@ class AsyncEngine:
 
     async def start(self) -> None:
         """Start the thread, and wait until the engine is made. Errors of `make` are raised here."""
-        loop = asyncio.get_running_loop()
-        ready: asyncio.Future[None] = loop.create_future()
-        self._loop = loop
+        ready: Future[None] = Future()
+        ready.set_running_or_notify_cancel()  # the thread sets it, even if `start` is cancelled
+        self._loop = asyncio.get_running_loop()
         # A daemon thread, so that an interrupted process does not wait for the end of a step.
         self._thread = Thread(target=self._run_thread, args=(ready,), name="engine", daemon=True)
         self._thread.start()
-        await ready
+        await asyncio.wrap_future(ready)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -235,54 +234,48 @@ class AsyncEngine:
         if request.grammar is None:
             return None
         compiling = self._started.grammars.submit(request.grammar, request.tenant)
-        # `asyncio.wrap_future` reports an error if `fail` has settled its future before.
-        compiled: asyncio.Future[CompiledGrammar] = self._loop.create_future()
-        compiling.add_done_callback(
-            lambda done: self._loop.call_soon_threadsafe(_copy_result, compiled, done)
-        )
-        give_up = partial(_fail, compiled)
-        self._pending.add(give_up)
         try:
-            return await asyncio.wait_for(compiled, MAX_SECONDS)
+            return await asyncio.wait_for(self._result(compiling), MAX_SECONDS)
         except TimeoutError:
             raise too_slow(request.grammar) from None
-        finally:
-            self._pending.discard(give_up)
-            compiling.cancel()  # no effect once it is compiled
 
     async def _call(self, function: Callable[[Engine], T]) -> T:
         """Call a function in the engine's thread, between two steps; return its result."""
-        if self._ended.is_set():  # while a grammar was compiled
-            raise EngineClosedError(self._closed)
-        answer: asyncio.Future[T] = self._loop.create_future()
+        answer: Future[T] = Future()
 
         def run(engine: Engine) -> None:
             if answer.done():  # the caller has given up, so the call would be in vain
                 return
-            try:
-                result = function(engine)
-            except Exception as error:  # pass every error on to the caller
-                self._loop.call_soon_threadsafe(_fail, answer, error)
-            else:
-                self._loop.call_soon_threadsafe(_resolve, answer, result)
+            with suppress(InvalidStateError):  # the caller has given up meanwhile
+                try:
+                    result = function(engine)
+                except Exception as error:  # pass every error on to the caller
+                    answer.set_exception(error)
+                else:
+                    answer.set_result(result)
 
-        give_up = partial(_fail, answer)
-        self._pending.add(give_up)
         self._calls.put(run)
-        try:
-            return await answer
-        finally:
-            self._pending.discard(give_up)
+        return await self._result(answer)
 
-    def _run_thread(self, ready: asyncio.Future[None]) -> None:
+    async def _result(self, future: Future[T]) -> T:
+        """Wait for the result of another thread; fail if the engine ends before."""
+        if self._ended.is_set():  # while a grammar was compiled
+            raise EngineClosedError(self._closed)
+        self._pending.add(future.set_exception)
+        try:
+            return await asyncio.wrap_future(future)
+        finally:
+            self._pending.discard(future.set_exception)
+
+    def _run_thread(self, ready: Future[None]) -> None:
         """Make the engine, then run queued calls and steps in turn: the body of the thread."""
         try:
             self._engine = self._make()
             self._engine.grammars.wait_for_vocabulary()
         except BaseException as error:
-            self._loop.call_soon_threadsafe(_fail, ready, error)
+            ready.set_exception(error)
             return
-        self._loop.call_soon_threadsafe(_resolve, ready, None)
+        ready.set_result(None)
         reason = None
         try:
             while reason is None and self._run_calls(self._engine):
@@ -364,29 +357,11 @@ class AsyncEngine:
         # stream still waits for `_add`, so the calls of `give_up` fail it.
         for stream in list(self._streams.values()):
             stream.outputs.put_nowait(error)
-        for give_up in self._pending:
-            give_up(error)
+        for give_up in list(self._pending):
+            with suppress(InvalidStateError):  # it has a result, which is on its way to the loop
+                give_up(error)
 
 
 def _put(pairs: list[tuple[_Stream, Output | RuntimeError]]) -> None:
     for stream, output in pairs:
         stream.outputs.put_nowait(output)
-
-
-def _resolve(answer: asyncio.Future[T], result: T) -> None:
-    if not answer.done():
-        answer.set_result(result)
-
-
-def _fail(answer: asyncio.Future[T], error: BaseException) -> None:
-    if not answer.done():
-        answer.set_exception(error)
-
-
-def _copy_result(answer: asyncio.Future[T], done: Future[T]) -> None:
-    if done.cancelled():
-        answer.cancel()
-    elif (error := done.exception()) is not None:
-        _fail(answer, error)
-    else:
-        _resolve(answer, done.result())
