@@ -70,7 +70,7 @@ class TenantTime:
     def __init__(self) -> None:
         """Start without tenants."""
         self._virtual: dict[str, float] = {}
-        self._served: set[str] = set()
+        self._weights: Mapping[str, float] = {}  # of the tenants in the last `choose_throttled`
         self._decode = PassTime()
 
     def choose_throttled(self, weights: Mapping[str, float]) -> set[str]:
@@ -84,7 +84,7 @@ class TenantTime:
             weights: the weight of each tenant that has running requests.
         """
         # The intersection, because Ctrl-C may have interrupted the last call.
-        served = self._served & self._virtual.keys()
+        served = self._weights.keys() & self._virtual.keys()
         stayed = [self._virtual[tenant] for tenant in weights if tenant in served]
         floor = min(stayed, default=0.0)
         if not stayed:
@@ -92,12 +92,12 @@ class TenantTime:
         for tenant in weights:
             if tenant not in served:
                 self._virtual[tenant] = max(self._virtual.get(tenant, 0.0), floor)
-        self._served = set(weights)
+        self._weights = weights
         # A tenant that has gone keeps its virtual time only as long as it is ahead.
         self._virtual = {
             tenant: time
             for tenant, time in self._virtual.items()
-            if tenant in self._served or time > floor
+            if tenant in weights or time > floor
         }
         lowest = min((self._virtual[tenant] for tenant in weights), default=0.0)
         return {tenant for tenant in weights if self._virtual[tenant] - lowest > QUANTUM}
@@ -109,7 +109,7 @@ class TenantTime:
         """
         rest = self._charge_masks(chunks, seconds)
         rows = {tenant: float(n) for tenant, n in _rows(chunks).items()}
-        self._charge(_requests(chunks), rows, rest)
+        self._charge(rows, rest)
 
     def charge_decode(self, chunks: Sequence[Chunk], seconds: float) -> None:
         """Charge the time of masks to their tenants, and divide the rest of a decode pass."""
@@ -118,38 +118,31 @@ class TenantTime:
         if rows:
             self._decode.observe(sum(rows.values()), rest)
         alone = {tenant: self._decode.seconds(count) for tenant, count in rows.items()}
-        self._charge(_requests(chunks), alone, rest)
+        self._charge(alone, rest)
 
     def charge_requests(self, requests: Sequence[RequestState], seconds: float) -> None:
         """Divide time in proportion to the requests of each tenant: that of Python, for example."""
         counts = Counter(request.tenant for request in requests)
-        self._charge(requests, {tenant: float(n) for tenant, n in counts.items()}, seconds)
+        self._charge({tenant: float(n) for tenant, n in counts.items()}, seconds)
 
     def _charge_masks(self, chunks: Sequence[Chunk], seconds: float) -> float:
         """Charge the time of masks to their tenants; return the rest of the time of a pass."""
         masks = _mask_seconds(chunks)
-        self._add(_requests(chunks), masks)
+        self._add(masks)
         return max(0.0, seconds - sum(masks.values()))
 
-    def _charge(
-        self, requests: Sequence[RequestState], costs: Mapping[str, float], seconds: float
-    ) -> None:
-        """Divide `seconds` between the tenants of requests, in proportion to `costs`."""
+    def _charge(self, costs: Mapping[str, float], seconds: float) -> None:
+        """Divide `seconds` between tenants, in proportion to `costs`."""
         total = sum(costs.values())
         if not total:  # all passes so far took no measurable time
             return
-        self._add(requests, {tenant: seconds * cost / total for tenant, cost in costs.items()})
+        self._add({tenant: seconds * cost / total for tenant, cost in costs.items()})
 
-    def _add(self, requests: Sequence[RequestState], times: Mapping[str, float]) -> None:
-        weights = {each.tenant: each.weight for each in requests}
+    def _add(self, times: Mapping[str, float]) -> None:
         for tenant, seconds in times.items():
-            # A tenant is forgotten if all its requests were preempted after they got drafts.
-            if tenant in self._virtual:
-                self._virtual[tenant] += seconds / weights[tenant]
-
-
-def _requests(chunks: Sequence[Chunk]) -> list[RequestState]:
-    return [chunk.request for chunk in chunks]
+            # A tenant is gone if all its requests were preempted after they got drafts.
+            if tenant in self._weights:
+                self._virtual[tenant] += seconds / self._weights[tenant]
 
 
 def _mask_seconds(chunks: Sequence[Chunk]) -> dict[str, float]:
