@@ -64,12 +64,13 @@ class Schedules(RuleBasedStateMachine):
         states = self.world.states
         if states is not None:
             slots = [each.slots for each in self.world.scheduler.running if each.slots]
-            assert all(len(each.own) == 1 and not each.pending for each in slots)
+            assert all(len(each.own) == 1 for each in slots)
             own = [each.own[0] for each in slots]
             held = {slot for each in slots for slot in each.held.values()}
             assert len({*own}) == len(own)
             assert states.used == len(own)
             assert states.snapshots.held == len(held)
+            assert held <= {*states.snapshots.registered.values()}
 
     @rule()
     def fail(self) -> None:

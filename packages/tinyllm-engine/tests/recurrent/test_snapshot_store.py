@@ -86,7 +86,7 @@ class Stores(RuleBasedStateMachine):
     def end(self, fails: bool) -> None:
         block_hash = self.pending.pop(0)
         if fails:
-            self.store.cancel(block_hash)
+            self.store.release(block_hash)
         else:
             self.store.publish(block_hash)
             self.holders.append(block_hash)

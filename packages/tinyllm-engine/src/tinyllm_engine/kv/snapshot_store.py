@@ -93,8 +93,9 @@ class SnapshotStore:
         return slot
 
     def publish(self, block_hash: bytes) -> None:
-        """Register a pending snapshot, after the pass that saved it."""
-        self._slot_of[block_hash] = self._pending.pop(block_hash)
+        """Register a snapshot if it is pending, after the pass that saved it."""
+        if block_hash in self._pending:
+            self._slot_of[block_hash] = self._pending.pop(block_hash)
 
     def restore(self, block_hash: bytes) -> int:
         """Register a new snapshot without holders, for a state from a file; return its slot.
@@ -107,14 +108,13 @@ class SnapshotStore:
         self.release(block_hash)
         return slot
 
-    def cancel(self, block_hash: bytes) -> None:
-        """Free a pending slot to which no pass saved a state."""
-        slot = self._pending.pop(block_hash)
-        del self._holders[slot]
-        self._free.append(slot)
-
     def release(self, block_hash: bytes) -> None:
-        """Remove a holder of a registered snapshot."""
+        """Remove a holder of a snapshot. A pending slot is freed: no pass has saved its state."""
+        pending = self._pending.pop(block_hash, None)
+        if pending is not None:
+            del self._holders[pending]
+            self._free.append(pending)
+            return
         slot = self._slot_of[block_hash]
         self._holders[slot] -= 1
         if not self._holders[slot]:

@@ -91,10 +91,7 @@ class StateSlots:
         slots, request.slots = _of(request), None
         self._free.extend(slots.own)
         for block_hash in slots.held:
-            if block_hash in slots.pending:
-                self.snapshots.cancel(block_hash)
-            else:
-                self.snapshots.release(block_hash)
+            self.snapshots.release(block_hash)
 
     def assign_prefill_slots(self, chunk: Chunk) -> Chunk:
         """Return a chunk of a prompt with its slots."""
@@ -104,7 +101,6 @@ class StateSlots:
             slot = self.snapshots.begin(block_hash)
             if slot is not None:
                 saves[length] = slots.held[block_hash] = slot
-                slots.pending.append(block_hash)
         load = slots.current
         # A token has one slot. If it is the slot of a snapshot, the next pass loads the snapshot.
         slots.current = saves.setdefault(chunk.stop, slots.own[0])
@@ -138,12 +134,11 @@ class StateSlots:
             slots.current = slots.own.pop(computed - request.num_computed_tokens - 1)
             self._free.extend(slots.own)
             slots.own = [slots.current]
-        for block_hash in slots.pending:
+        for block_hash, slot in list(slots.held.items()):
             self.snapshots.publish(block_hash)
-        slots.pending.clear()
-        for block_hash in [each for each, slot in slots.held.items() if slot != slots.current]:
-            del slots.held[block_hash]
-            self.snapshots.release(block_hash)
+            if slot != slots.current:
+                del slots.held[block_hash]
+                self.snapshots.release(block_hash)
 
     def _ends(self, chunk: Chunk) -> Iterator[int]:
         """Yield the lengths of prefixes at which a chunk saves snapshots, in ascending order."""
