@@ -7,6 +7,7 @@ import mlx.core as mx
 import pytest
 from tinyllm_engine import Engine, EngineSettings, Grammar, Request, RequestState
 from tinyllm_engine.kv.page_pool import PagePool
+from tinyllm_engine.speculative import drafter
 from tinyllm_engine.speculative.draft_progress import DraftProgress
 from tinyllm_engine.testing import Oracle, run_schedule, state_without_model
 from tinyllm_ops.testing import assert_close, exact
@@ -116,7 +117,7 @@ def test_missing_pages_are_computed_before_the_draft_model_proposes(
     settings = EngineSettings(4, speculation=3, prefill_tokens=16)
     engine = Engine(*pico, settings, draft=pico[0])
     with monkeypatch.context() as paused:
-        paused.setattr(engine._drafter.acceptance, "is_paused", lambda _: True)
+        paused.setattr(drafter, "is_paused", lambda _: True)
         first = engine.add(Request(prompts[0], 60, ignore_end=True))
         finish(engine)
     assert engine.stats.draft_tokens == 0

@@ -29,9 +29,8 @@ from tinyllm_engine.schedule.prefill_budget import PrefillBudget
 from tinyllm_engine.schedule.scheduler import Scheduler
 from tinyllm_engine.schedule.state_slots import make_state_slots
 from tinyllm_engine.schedule.step import Step
-from tinyllm_engine.speculative.drafter import propose_drafts
+from tinyllm_engine.speculative.drafter import propose_drafts, record_acceptance
 from tinyllm_engine.speculative.make_drafter import make_drafter
-from tinyllm_engine.stats import Counts, collect_stats
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +107,10 @@ class Engine:
         self._failed: list[RequestState] = []
         self._unreturned: list[tuple[RequestState, Output]] = []  # outputs for the next `step`
         self.failures = 0
-        self._counts = Counts()
+        # Counts for `EngineStats`.
+        self._added = 0
+        self._prompt_tokens = self._cached_tokens = self._generated_tokens = 0
+        self._draft_tokens = self._accepted_tokens = self._failed_steps = 0
 
     @property
     def has_work(self) -> bool:
@@ -123,7 +125,29 @@ class Engine:
     @property
     def stats(self) -> EngineStats:
         """The state of the engine, and counts since it was made."""
-        return collect_stats(self._scheduler, self._drafter, self._counts)
+        scheduler, manager, states = self._scheduler, self._block_manager, self._states
+        snapshots = None if states is None else states.snapshots
+        return EngineStats(
+            running=len(scheduler.running),
+            waiting=scheduler.waiting,
+            pages_total=manager.num_pages,
+            pages_used=manager.num_pages - manager.available,
+            pages_cached=manager.cached,
+            states_total=0 if states is None else states.capacity,
+            states_used=0 if states is None else states.used,
+            snapshots_total=0 if snapshots is None else len(snapshots.slots),
+            snapshots_held=0 if snapshots is None else snapshots.count,
+            snapshots_used=0 if snapshots is None else snapshots.held,
+            snapshot_hits=0 if snapshots is None else snapshots.hits,
+            snapshot_evictions=0 if snapshots is None else snapshots.evictions,
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
+            generated_tokens=self._generated_tokens,
+            preemptions=scheduler.preemptions,
+            draft_tokens=self._draft_tokens,
+            accepted_tokens=self._accepted_tokens,
+            failed_steps=self._failed_steps,
+        )
 
     def add(self, request: Request, grammar: CompiledGrammar | None = None) -> RequestState:
         """Put a request into the queue. Later steps compute its tokens.
@@ -145,11 +169,11 @@ class Engine:
         self._recovery.restart_if_interrupted()
         self.request_factory.check(request)
         displaced = self._scheduler.displaced_by(request.tenant, self.settings.max_waiting)
-        handle = self.request_factory.make(request, self._counts.requests, grammar)
+        handle = self.request_factory.make(request, self._added, grammar)
         if displaced is not None:
             self._fail(displaced, EngineFullError(self._scheduler.waiting))
-        self._counts.requests += 1
-        self._counts.prompt_tokens += len(request.prompt)
+        self._added += 1
+        self._prompt_tokens += len(request.prompt)
         self._scheduler.add(handle)
         return handle
 
@@ -187,7 +211,7 @@ class Engine:
             drafted = self._propose()
             drafting = self._lap() if drafted else 0.0
             step = self._scheduler.schedule(self._budget.tokens, self._budget.tokens_alone)
-            self._scheduler.charge_drafts(drafted, drafting)
+            self._scheduler.charge_requests(drafted, drafting)
             scheduling = self._lap()
             self._prepare(step)  # counts as prefill: a draft model prefills the prompts here
             sampled = [*self._prefill(step), *self._decode(step)]
@@ -198,7 +222,8 @@ class Engine:
         else:
             with delayed_interrupt():
                 self._unreturned = self._update(step, sampled)
-                self._scheduler.charge_overhead(step, scheduling + self._lap())
+                requests = [chunk.request for chunk in (*step.prefill, *step.decode)]
+                self._scheduler.charge_requests(requests, scheduling + self._lap())
             return
         # Recover only after the except block: until then, the traceback refers to the old pages.
         self._handle_failed_step()
@@ -325,9 +350,11 @@ class Engine:
                 self._fail(request, GrammarLimitError(request.constraint.error))
                 continue
             accepted = request.accept(samples)
-            if self._drafter is not None:
-                self._drafter.acceptance.record(request, drafted, len(accepted) - 1)
-            self._counts.generated_tokens += len(accepted)
+            if drafted:
+                record_acceptance(request, drafted, len(accepted) - 1)
+                self._draft_tokens += drafted
+                self._accepted_tokens += len(accepted) - 1
+            self._generated_tokens += len(accepted)
             self._scheduler.update(request, len(request.tokens) - 1)
             if request.finish_reason is not None:
                 self._finish(request, request.finish_reason)
@@ -343,7 +370,7 @@ class Engine:
     def _handle_failed_step(self) -> None:
         """Queue all requests again after a failed step, but for those that failed twice."""
         self.failures += 1
-        self._counts.failed_steps += 1
+        self._failed_steps += 1
         for request in self._recovery.requeue_running():
             request.failures += 1
             if request.failures > 1:
@@ -357,7 +384,7 @@ class Engine:
 
     def _finish(self, request: RequestState, reason: RequestFinishReason) -> None:
         request.finish_reason = reason
-        self._counts.cached_tokens += request.usage.cached_tokens
+        self._cached_tokens += request.usage.cached_tokens
         self._scheduler.remove(request)
         if self._drafter is not None:
             self._drafter.forget(request)

@@ -122,14 +122,13 @@ class RequestSlots:
             one more for each draft token of the step.
         current: the slot that the next pass loads: `own[0]`, the slot of a snapshot, or `NO_STATE`
             before the first token.
-        held: the snapshots that this request holds, by block hash.
-        pending: the block hashes of the snapshots in `held` that the passes of this step save.
+        held: the snapshots that this request holds, by block hash. Passes of this step save some
+            of them.
     """
 
     own: list[int]
     current: int
     held: dict[bytes, int] = field(default_factory=dict)
-    pending: list[bytes] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -159,6 +158,8 @@ class RequestState:
         num_cached_tokens: prompt tokens that were in the prefix cache at the first admission;
             None before it.
         draft: draft tokens after `tokens`, verified in the next step.
+        acceptance_rate: moving average of the share of accepted draft tokens.
+        drafts_resume_at: the length of `tokens` at which a pause without draft tokens ends.
         outputs: outputs that no caller has received yet; see `Engine.run`.
         finish_reason: None until the request has ended.
         error: the failure, if the finish reason is "error".
@@ -180,6 +181,8 @@ class RequestState:
     branches: set[int] = field(default_factory=set)
     num_cached_tokens: int | None = None
     draft: list[int] = field(default_factory=list)
+    acceptance_rate: float = 1.0
+    drafts_resume_at: int = 0
     outputs: deque[Output] = field(default_factory=deque)
     finish_reason: RequestFinishReason | None = None
     error: RuntimeError | None = None

@@ -35,6 +35,10 @@ class Runner:
     batch. All tokens of a prompt are prefilled and all others are decoded, in any batch, so a
     request gets the same answer. A step with both passes reads the weights twice, which costs
     little in comparison with the arithmetic of a prompt.
+
+    Attributes:
+        num_pages: the number of pages.
+        page_size: the number of tokens in a page.
     """
 
     def __init__(
@@ -59,8 +63,8 @@ class Runner:
         """
         self._model = model
         self._caches = caches
-        self._num_pages = num_pages
-        self._page_size = page_size
+        self.num_pages = num_pages
+        self.page_size = page_size
         self._num_slots = num_slots
         self._head = head
 
@@ -97,9 +101,7 @@ class Runner:
         if not chunks:
             return {}
         tokens, batch = self._prompts(chunks)
-        h = self._model.hidden(tokens, batch, self._caches)
-        if self._head is not None:
-            self._head.observe_pass(chunks, h, batch)
+        h = self._hidden(chunks, tokens, batch)
         last = {}
         stop = 0
         for chunk in chunks:
@@ -194,18 +196,25 @@ class Runner:
         for chunk, count in zip(chunks, counts, strict=True):
             stop += len(chunk.tokens)
             indices += range(stop - count, stop)
-        if self._head is not None:
-            h = self._model.hidden(tokens, batch, self._caches)
-            self._head.observe_pass(chunks, h, batch)
-            return self._head.model_logits(h, indices) if indices else None
         if not indices:
-            self._model.hidden(tokens, batch, self._caches)
+            self._hidden(chunks, tokens, batch)
             return None
+        if self._head is not None:
+            return self._head.model_logits(self._hidden(chunks, tokens, batch), indices)
         # Ranks that share the vocabulary exchange a few best tokens faster than all logits.
         best = _num_candidates(chunks) if self._model.num_ranks > 1 else None
         if best is None:
             return self._model(tokens, self._caches, batch, indices=indices)[:, 0]
         return self._model.best(tokens, batch, self._caches, best, indices=indices)
+
+    def _hidden(
+        self, chunks: Sequence[Chunk], tokens: Integer[mx.array, "B L"], batch: Batch
+    ) -> Float[mx.array, "B L E"]:
+        """Build the graph of a pass up to the last layer, for the draft head too."""
+        h = self._model.hidden(tokens, batch, self._caches)
+        if self._head is not None:
+            self._head.observe_pass(chunks, h, batch)
+        return h
 
     def _set_prompt_logprobs(
         self, chunks: Sequence[Chunk], scores: Float[mx.array, "rows V"] | BestTokens | None
@@ -262,7 +271,7 @@ class Runner:
         return sampled
 
     def _table(self, chunks: Sequence[tuple[Sequence[int], int, int]]) -> PageTable:
-        return PageTable.of(chunks, num_pages=self._num_pages, page_size=self._page_size)
+        return PageTable.of(chunks, num_pages=self.num_pages, page_size=self.page_size)
 
     def _states(self, chunks: Sequence[Chunk]) -> StateTable | None:
         """Return the slots that each sequence loads and saves; None without recurrent layers."""

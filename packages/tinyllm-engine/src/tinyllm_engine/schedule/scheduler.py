@@ -108,16 +108,10 @@ class Scheduler:
         if self._is_shared:
             self._time.charge_decode(chunks, seconds)
 
-    def charge_drafts(self, requests: Sequence[RequestState], seconds: float) -> None:
-        """Divide the time of a drafter between the tenants of the requests that it computed for."""
+    def charge_requests(self, requests: Sequence[RequestState], seconds: float) -> None:
+        """Divide time, such as that of a drafter, between the tenants of some requests."""
         if self._is_shared:
             self._time.charge_requests(requests, seconds)
-
-    def charge_overhead(self, step: Step, seconds: float) -> None:
-        """Divide the rest of the time of a step, if there are several tenants."""
-        if self._is_shared:
-            chunks = [*step.prefill, *step.decode]
-            self._time.charge_requests([chunk.request for chunk in chunks], seconds)
 
     def displaced_by(self, tenant: str, max_waiting: int) -> RequestState | None:
         """Return the request whose place in a full queue a tenant takes.

@@ -12,14 +12,14 @@ from tinyllm_engine.request import RequestState
 from tinyllm_engine.runner import Runner
 from tinyllm_engine.schedule.step import Chunk, Step
 from tinyllm_engine.speculative.draft_progress import DraftProgress
-from tinyllm_engine.speculative.drafter import Acceptance
+from tinyllm_engine.speculative.drafter import Drafter
 
 _MAX_DECODED = 8
 """The most missing tokens that are decoded together with the first draft token. If more tokens are
 missing, they are prefilled first."""
 
 
-class DraftModel:
+class DraftModel(Drafter):
     """A small model that continues each text greedily (Leviathan et al. 2023).
 
     The large model verifies the continuation. The small model has pages of its own for keys and
@@ -27,15 +27,11 @@ class DraftModel:
     and prefix cache. The small model prefills each prompt in the same steps as the large model. The
     pages of the small model may lack tokens, because drafting was paused or because pages were read
     from a file. The missing tokens are computed before the next draft tokens.
-
-    Attributes:
-        acceptance: the statistics of accepted draft tokens.
     """
 
     def __init__(
         self,
         runner: Runner,
-        progress: DraftProgress,
         reserve: Callable[[RequestState, int], bool],
         *,
         rows: int,
@@ -46,15 +42,13 @@ class DraftModel:
 
         Args:
             runner: the runner of the small model and its pages.
-            progress: an empty record of the computed tokens in each page.
             reserve: allocates pages for the first tokens of a request: see `Scheduler.reserve`.
             rows: the vocabulary size of the small model.
             vocab_size: the vocabulary size of the tokenizer. Larger ids are never proposed.
             prefill_tokens: the most missing tokens that are prefilled in a step.
         """
-        self.acceptance = Acceptance()
         self._runner = runner
-        self._progress = progress
+        self._progress = DraftProgress(runner.num_pages, runner.page_size)
         self._reserve = reserve
         self._rows = rows
         self._vocab_size = vocab_size
@@ -104,10 +98,6 @@ class DraftModel:
             start = max(chunk.start, self._written.get(chunk.request, 0))
             self._progress.cut(chunk.request, start, chunk.stop)
         self._prefill(prefill)
-
-    def forget(self, request: RequestState) -> None:
-        """Drop the statistics of a request."""
-        self.acceptance.forget(request)
 
     def reset(self) -> None:
         """Record that all pages are empty."""

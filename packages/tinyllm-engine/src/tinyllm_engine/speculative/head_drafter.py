@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping
 
 from tinyllm_engine.head_runner import HeadRunner
 from tinyllm_engine.request import RequestState
-from tinyllm_engine.schedule.step import Step
-from tinyllm_engine.speculative.drafter import Acceptance
+from tinyllm_engine.speculative.drafter import Drafter
 
 
-class HeadDrafter:
+class HeadDrafter(Drafter):
     """The draft head of a model, which continues each text greedily.
 
-    Attributes:
-        acceptance: the statistics of accepted draft tokens.
+    It needs no preparation: the runner of the head gets the hidden states of each pass.
     """
 
     def __init__(
@@ -31,7 +29,6 @@ class HeadDrafter:
             reserve: allocates pages for the first tokens of a request: see `Scheduler.reserve`.
             vocab_size: the vocabulary size of the tokenizer. Larger ids are never proposed.
         """
-        self.acceptance = Acceptance()
         self._runner = runner
         self._reserve = reserve
         self._vocab_size = vocab_size
@@ -55,13 +52,6 @@ class HeadDrafter:
                 {each: h for each, h in outputs.items() if len(each.draft) < limits[each]}
             )
         self._runner.start()
-
-    def prepare(self, step: Step) -> None:
-        """Do nothing: the runner of the head gets the hidden states of each pass."""
-
-    def forget(self, request: RequestState) -> None:
-        """Drop the statistics of a request."""
-        self.acceptance.forget(request)
 
     def reset(self) -> None:
         """Drop the hidden states, whose requests have lost their pages."""

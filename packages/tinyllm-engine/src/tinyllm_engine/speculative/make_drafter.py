@@ -13,7 +13,6 @@ from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_engine.request import RequestState
 from tinyllm_engine.runner import Runner
 from tinyllm_engine.speculative.draft_model import DraftModel
-from tinyllm_engine.speculative.draft_progress import DraftProgress
 from tinyllm_engine.speculative.drafter import Drafter
 from tinyllm_engine.speculative.head_drafter import HeadDrafter
 from tinyllm_engine.speculative.prompt_lookup import PromptLookup
@@ -65,7 +64,6 @@ def make_drafter(
         )
     return DraftModel(
         Runner(draft, pool.draft_caches, pool.num_pages, settings.page_size),
-        DraftProgress(pool.num_pages, settings.page_size),
         reserve,
         rows=draft.config.vocab_size,
         vocab_size=vocab_size,

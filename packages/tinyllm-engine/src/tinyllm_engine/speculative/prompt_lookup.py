@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tinyllm_engine.request import RequestState
-from tinyllm_engine.schedule.step import Step
-from tinyllm_engine.speculative.drafter import Acceptance
+from tinyllm_engine.speculative.drafter import Drafter
 
 _NGRAM_LENGTH = 3
 """The number of tokens that must match. Two tokens match too often, four too rarely."""
@@ -26,20 +25,16 @@ class _Index:
     seen: int = 0
 
 
-class PromptLookup:
+class PromptLookup(Drafter):
     """Proposes the tokens that followed the latest earlier occurrence of the last tokens.
 
     Prompt lookup decoding (Saxena 2023) suits prompts whose text recurs in the answer, such as code
     to edit, or text to quote or to summarize. A request whose draft tokens are rarely accepted
     decodes without draft tokens for a while.
-
-    Attributes:
-        acceptance: the statistics of accepted draft tokens.
     """
 
     def __init__(self) -> None:
         """Make a drafter without requests."""
-        self.acceptance = Acceptance()
         self._indices: dict[RequestState, _Index] = {}
 
     def propose(self, limits: Mapping[RequestState, int]) -> None:
@@ -47,16 +42,9 @@ class PromptLookup:
         for request, limit in limits.items():
             request.draft += self._continuation(request, limit)
 
-    def prepare(self, step: Step) -> None:
-        """Do nothing, because this drafter has no pages."""
-
     def forget(self, request: RequestState) -> None:
-        """Drop the index and the statistics of a request."""
+        """Drop the index of a request."""
         self._indices.pop(request, None)
-        self.acceptance.forget(request)
-
-    def reset(self) -> None:
-        """Do nothing, because this drafter has no pages."""
 
     def _continuation(self, request: RequestState, limit: int) -> list[int]:
         """Return at most `limit` tokens that followed the latest earlier occurrence."""

@@ -8,17 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from tinyllm_qwen import SamplingParams
 
 from tinyllm_engine.request import RequestState
-from tinyllm_engine.schedule.step import Step
-from tinyllm_engine.speculative.drafter import Acceptance
+from tinyllm_engine.speculative.drafter import Drafter
 
 
-class KnownAnswers:
+class KnownAnswers(Drafter):
     """Proposes the tokens of the answers, some of which are replaced by wrong tokens.
 
     Prompt lookup finds few draft tokens in the texts of random weights.
-
-    Attributes:
-        acceptance: the statistics of accepted draft tokens.
     """
 
     def __init__(
@@ -27,7 +23,6 @@ class KnownAnswers:
         draw: random.Random,
     ) -> None:
         """Make a drafter from a function of prompt, length and sampling that returns answers."""
-        self.acceptance = Acceptance()
         self._oracle = oracle
         self._draw = draw
 
@@ -38,13 +33,3 @@ class KnownAnswers:
             answer = self._oracle(asked.prompt, request.max_tokens, asked.sampling)
             draft = answer[known : known + self._draw.randrange(limit + 1)]
             request.draft += [0 if self._draw.random() < 0.25 else token for token in draft]
-
-    def prepare(self, step: Step) -> None:
-        """Do nothing, because this drafter has no pages."""
-
-    def forget(self, request: RequestState) -> None:
-        """Drop the statistics of a request."""
-        self.acceptance.forget(request)
-
-    def reset(self) -> None:
-        """Do nothing, because this drafter has no pages."""
