@@ -59,31 +59,34 @@ def test_many_messages_of_a_client_are_rendered_in_one_thread() -> None:
 
 
 def test_cancelled_work_is_left_out_and_begun_work_keeps_its_turn() -> None:
-    begun, ended = list[int](), list[int]()
+    events, gate = list[str](), threading.Event()
 
-    def work(_messages: object, number: int) -> None:
-        begun.append(number)
-        time.sleep(0.05)
-        ended.append(number)
+    def work(_messages: object, name: str) -> None:
+        events.append(f"{name} begins")
+        gate.wait(60)
+        events.append(f"{name} ends")
 
     async def test() -> None:
         pacer = Pacer()
-        clients = [Client(tenant=str(number)) for number in range(4)]
         tasks = [
-            asyncio.create_task(run_in_thread(pacer, client, work, MESSAGES, number))
-            for number, client in enumerate(clients)
+            asyncio.create_task(run_in_thread(pacer, Client(tenant=name), work, MESSAGES, name))
+            for name in "abcd"
         ]
-        while len(begun) < 2:
+        while len(events) < 2:  # both threads work
             await asyncio.sleep(0.001)
         for task in tasks:
             task.cancel()
-        await run_in_thread(pacer, clients[0], work, MESSAGES, 5)
-        assert ended[-1] == 5
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.wait(tasks[2:])
+        again = run_in_thread(pacer, Client(tenant="a"), work, MESSAGES, "a again")
+        tasks.append(asyncio.create_task(again))
+        await asyncio.sleep(0.01)
+        gate.set()
+        await asyncio.wait(tasks)
 
     asyncio.run(test())
-    assert begun.index(5) == 2
-    assert sorted(ended) == [0, 1, 5]
+    assert sorted(events[:2]) == ["a begins", "b begins"]
+    assert events.index("a ends") < events.index("a again begins")
+    assert len(events) == 6
 
 
 def test_a_busy_client_rests_after_long_input_beside_another_client() -> None:
