@@ -10,8 +10,8 @@ from anthropic.types import Message, ToolParam
 from pydantic import BaseModel
 from tinyllm_engine import PromptTooLongError
 from tinyllm_serve.generation.parts import CallArguments, CallEnd, CallStart
-from tinyllm_serve.http.errors import ApiError, as_api_error
-from tinyllm_serve.http.sse import last_bytes
+from tinyllm_serve.http.errors import ApiError, api_of, as_api_error
+from tinyllm_serve.http.sse import lost_stream_end
 from tinyllm_serve.protocol.anthropic import CountTokensRequest, MessagesRequest
 from tinyllm_serve.protocol.chat import ChatRequest
 from tinyllm_serve.protocol.messages import AssistantMessage, ToolMessage
@@ -305,7 +305,7 @@ def test_a_key_may_come_as_x_api_key(guarded: Server) -> None:
 
 def test_a_failed_stream_ends_with_an_event_of_its_api() -> None:
     scope = {"path": "/v1/messages", "state": {"request_id": "req-1"}}
-    event = last_bytes([ApiError(503, "lost").body_for(scope)], named=True).decode()
+    event = lost_stream_end(ApiError(503, "lost"), scope, b"", b"").decode()
     name, data = event.strip().split("\n")
     assert name == "event: error"
     assert json.loads(data.removeprefix("data: ")) == {
@@ -322,7 +322,8 @@ def test_a_prompt_that_exceeds_the_pages_is_too_long() -> None:
         "512 tokens"
     )
     scope = {"path": "/v1/messages", "state": {}}
-    body: Any = as_api_error(PromptTooLongError(message)).body_for(scope)
+    error = as_api_error(PromptTooLongError(message))
+    body: Any = api_of(scope).error_body(error, scope)
     assert body["error"]["message"].startswith("prompt is too long: 600 tokens > 511 maximum")
 
 

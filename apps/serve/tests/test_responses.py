@@ -1,10 +1,13 @@
 """Responses through the official client."""
 
+import json
 from typing import Any
 
 import openai
 import pytest
 from openai.types.responses import FunctionToolParam, Response
+from tinyllm_serve.http.errors import ApiError
+from tinyllm_serve.http.sse import lost_stream_end
 from tinyllm_serve.testing import Server
 
 WEATHER: FunctionToolParam = {
@@ -149,3 +152,18 @@ def test_a_stream_has_the_events_of_a_call(scripted: Server) -> None:
     (done,) = [e for e in events if e.type == "response.function_call_arguments.done"]
     assert done.arguments == '{"city": "Oslo"}'
     assert events[-1].response.output[1].name == "weather"
+
+
+def test_a_stream_whose_replica_is_lost_ends_with_a_failed_response() -> None:
+    created = b'event: a\ndata: {"response": {"id": "r", "error": null}, "sequence_number": 0}\n\n'
+    latest = b'event: b\ndata: {"delta": "data: ", "sequence_number": 6}\n\n'
+    error = ApiError(503, "lost", code="replica_lost")
+    for sent, known, number in (((created, latest), {"id": "r"}, 7), ((b"", b""), {}, 0)):
+        end = lost_stream_end(error, {"path": "/v1/responses"}, *sent).decode().split("\n\n")[:-1]
+        names, data = zip(*(event.split("\ndata: ") for event in end), strict=True)
+        first, last = map(json.loads, data)
+        assert names == ("event: error", "event: response.failed")
+        assert first["error"]["code"] == first["code"] == "replica_lost"
+        assert [event["sequence_number"] for event in (first, last)] == [number, number + 1]
+        reason = {"code": "replica_lost", "message": "lost"}
+        assert last["response"] == {**known, "status": "failed", "error": reason}

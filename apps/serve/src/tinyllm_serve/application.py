@@ -141,7 +141,7 @@ async def _error_response(request: Request, error: Exception) -> JSONResponse:
     log["code"] = known.code
     field = (known.param or "").partition(".")[0]
     log["param"] = field if field in _FIELDS else None
-    return known.response
+    return known.response(request.scope)
 
 
 def _no_path(request: Request) -> str:

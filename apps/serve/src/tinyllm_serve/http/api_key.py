@@ -85,7 +85,7 @@ class ApiKey:
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-            await error.response(scope, receive, send)
+            await error.response(scope)(scope, receive, send)
             return
         scope["state"]["log_fields"]["key"] = client.name
         scope["state"] = {**scope["state"], "client": client}
@@ -97,7 +97,7 @@ class ApiKey:
                 code="key_limit_exceeded",
                 headers={"Retry-After": str(RETRY_AFTER_KEY_LIMIT)},
             )
-            await error.response(scope, receive, send)
+            await error.response(scope)(scope, receive, send)
             return
         self._in_progress[client.name] += 1
         try:
@@ -125,7 +125,7 @@ async def _in_turn(app: ASGIApp, pacer: Pacer, scope: Scope, receive: Receive, s
         try:
             await stack.enter_async_context(pacer.turn(scope["state"]["client"], _units(scope)))
         except ApiError as error:
-            await error.response(scope, receive, send)
+            await error.response(scope)(scope, receive, send)
             return
         await app(scope, receive, send)
 

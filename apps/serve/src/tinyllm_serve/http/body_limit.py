@@ -115,11 +115,11 @@ class BodyLimit:
             413, f"the body is longer than the {self._limit:,} bytes that are allowed"
         )
         if announced_length(scope) > self._limit:
-            await as_api_error(too_long).response(scope, receive, send)
+            await as_api_error(too_long).response(scope)(scope, receive, send)
             return
         if Headers(scope=scope).get("content-encoding", "identity") != "identity":
             error = HTTPException(415, "Content-Encoding: send the body without compression")
-            await as_api_error(error).response(scope, receive, send)
+            await as_api_error(error).response(scope)(scope, receive, send)
             return
         received, complete = 0, False
         deadline = asyncio.get_running_loop().time() + self._seconds

@@ -1,8 +1,8 @@
-"""Errors in OpenAI's shape, and in Anthropic's for the paths of its API."""
+"""Errors, and the shapes that they and streams have in each API."""
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 from tinyllm_engine import (
     EngineClosedError,
     EngineFullError,
@@ -107,50 +107,74 @@ class ApiError(Exception):
         kind = _TYPES.get(self.status, kind)
         return ErrorDetail(message=self.message, type=kind, param=self.param, code=self.code)
 
-    @property
-    def body(self) -> JsonObject:
-        """The body of the response, as JSON values."""
-        return ErrorBody(error=self.detail).model_dump()
-
-    def body_for(self, scope: Scope) -> JsonObject:
-        """Return the body, in the shape of the API that a request's path belongs to."""
-        if not is_anthropic(scope):
-            return self.body
-        kind = "api_error" if self.status >= 500 else "invalid_request_error"
-        message = self.message
-        if self.code == "context_length_exceeded" and (counts := _TOO_LONG.search(message)):
-            # Clients look for this text, and then shorten the conversation.
-            most, got = counts.groups()
-            message = f"prompt is too long: {got} tokens > {most} maximum: shorten it"
-        detail = AnthropicErrorDetail(type=_ANTHROPIC_TYPES.get(self.status, kind), message=message)
-        identity = scope.get("state", {}).get("request_id")
-        return AnthropicErrorBody(error=detail, request_id=identity).model_dump()
-
-    @property
-    def response(self) -> JSONResponse:
-        """The response."""
-        return _ErrorResponse(self)
+    def response(self, scope: Scope) -> JSONResponse:
+        """Return the response, in the shape of the API that a request's path belongs to."""
+        body = api_of(scope).error_body(self, scope)
+        return JsonText(body, self.status, self.headers)
 
 
-class _ErrorResponse(JsonText):
-    """The response of an error. The path of the request decides its shape."""
+@dataclass(frozen=True)
+class Api:
+    """The shapes of an API's errors and streams.
 
-    def __init__(self, error: ApiError) -> None:
-        """Prepare the response in OpenAI's shape."""
-        super().__init__(error.body, error.status, error.headers)
-        self._error = error
+    Attributes:
+        error_body: returns the body of an error.
+        has_event_names: True if each event of a stream has its type as a name. Other streams end
+            with `[DONE]`.
+    """
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response."""
-        self.body = self.render(self._error.body_for(scope))
-        self.headers["content-length"] = str(len(self.body))
-        await super().__call__(scope, receive, send)
+    error_body: Callable[[ApiError, Scope], JsonObject]
+    has_event_names: bool = False
 
 
-def is_anthropic(scope: Scope) -> bool:
-    """Return True for a request of Anthropic's API, whose errors have a shape of their own."""
+def _openai_body(error: ApiError, _scope: Scope) -> JsonObject:
+    return ErrorBody(error=error.detail).model_dump()
+
+
+def _anthropic_body(error: ApiError, scope: Scope) -> JsonObject:
+    kind = "api_error" if error.status >= 500 else "invalid_request_error"
+    message = error.message
+    if error.code == TOO_LONG and (counts := _TOO_LONG.search(message)):
+        # Clients look for this text, and then shorten the conversation.
+        most, got = counts.groups()
+        message = f"prompt is too long: {got} tokens > {most} maximum: shorten it"
+    detail = AnthropicErrorDetail(type=_ANTHROPIC_TYPES.get(error.status, kind), message=message)
+    identity = scope.get("state", {}).get("request_id")
+    return AnthropicErrorBody(error=detail, request_id=identity).model_dump()
+
+
+CHAT = Api(_openai_body)
+RESPONSES = Api(_openai_body, has_event_names=True)
+MESSAGES = Api(_anthropic_body, has_event_names=True)
+
+_APIS = {"/v1/responses": RESPONSES, "/v1/messages": MESSAGES}
+"""The API of the paths with each prefix. All other paths belong to `CHAT`."""
+
+
+def api_of(scope: Scope) -> Api:
+    """Return the API that the path of a request belongs to."""
     path: str = scope["path"]
-    return path.startswith("/v1/messages")
+    return next((api for prefix, api in _APIS.items() if path.startswith(prefix)), CHAT)
+
+
+def failed_response(error: ApiError, response: JsonObject, number: int) -> list[JsonObject]:
+    """Return the last events of a stream of /v1/responses that has failed.
+
+    OpenAI's server sends the error as an object, and OpenAI's reference shows its fields beside
+    "type". Clients read either form, so that the event has both.
+
+    Args:
+        error: the error.
+        response: the response so far.
+        number: the number of the next event.
+    """
+    fields = error.detail.model_dump()
+    reason = {"code": error.code or error.detail.type, "message": error.message}
+    failed = {**response, "status": "failed", "error": reason}
+    return [
+        {**fields, "type": "error", "error": fields, "sequence_number": number},
+        {"type": "response.failed", "response": failed, "sequence_number": number + 1},
+    ]
 
 
 def unavailable(reason: str) -> ApiError:

@@ -41,7 +41,7 @@ class HostCheck:
             "--allowed-host NAME to allow another name",
             code="host_not_allowed",
         )
-        await error.response(scope, receive, send)
+        await error.response(scope)(scope, receive, send)
 
     def _allowed(self, host: str) -> bool:
         try:

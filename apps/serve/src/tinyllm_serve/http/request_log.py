@@ -9,7 +9,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tinyllm_serve.http.disconnect import CLIENT_CLOSED_REQUEST
-from tinyllm_serve.http.errors import is_anthropic
+from tinyllm_serve.http.errors import MESSAGES, api_of
 from tinyllm_serve.metrics import Metrics
 
 LogFields = dict[str, object]
@@ -54,7 +54,7 @@ class RequestLog:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = [*message.get("headers", []), (b"x-request-id", identity.encode())]
-                if is_anthropic(scope):
+                if api_of(scope) is MESSAGES:
                     headers.append((b"request-id", identity.encode()))
                 message = {**message, "headers": headers}
             complete = message["type"] == "http.response.body" and not message.get("more_body")

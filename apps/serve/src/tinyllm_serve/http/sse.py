@@ -1,6 +1,7 @@
 """Server-sent events: a response that is sent while it is generated."""
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
@@ -10,7 +11,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tinyllm_serve.http.disconnect import cancel, disconnected
-from tinyllm_serve.http.errors import ApiError, as_api_error
+from tinyllm_serve.http.errors import (
+    RESPONSES,
+    Api,
+    ApiError,
+    api_of,
+    as_api_error,
+    failed_response,
+)
 from tinyllm_serve.http.json_text import JsonObject, json_bytes
 
 STREAM_RESPONSE: dict[int | str, JsonObject] = {200: {"content": {"text/event-stream": {}}}}
@@ -31,7 +39,6 @@ class EventStream(Response):
     Attributes:
         events: the source of the events; always closed at the end.
         keep_alive: the seconds of silence before a comment.
-        named: True to send each event's "type" as its name, as /v1/responses and /v1/messages do.
         failure: returns the last events of a stream that has failed after its status was sent; None
             for the body of the error alone.
     """
@@ -43,7 +50,6 @@ class EventStream(Response):
         events: AsyncGenerator[JsonObject, None],
         keep_alive: float,
         *,
-        named: bool = False,
         failure: Callable[[ApiError], Iterable[JsonObject]] | None = None,
     ) -> None:
         """Prepare to send."""
@@ -51,7 +57,6 @@ class EventStream(Response):
         del self.headers["content-length"]
         self.events = events
         self.keep_alive = keep_alive
-        self.named = named
         self.failure = failure
         self._started = False
         self._last_sent = 0.0
@@ -73,19 +78,21 @@ class EventStream(Response):
 
     async def _send_all(self, scope: Scope, send: Send) -> None:
         """Send every event as it comes, and the end of the stream."""
+        api = api_of(scope)
         try:
             async for event in self.events:
-                await self._send(send, _encode(event, named=self.named))
+                await self._send(send, _encode(event, api))
         except Exception as error:
             if not self._started:
                 raise
             known = as_api_error(error)
             if known.code == "internal_error":
                 _log.error("a stream has failed", exc_info=error)
-            events = [known.body_for(scope)] if self.failure is None else self.failure(known)
-            await self._send(send, last_bytes(events, named=self.named), last=True)
+            body = api.error_body(known, scope)
+            events = [body] if self.failure is None else self.failure(known)
+            await self._send(send, last_bytes(events, api), last=True)
         else:
-            await self._send(send, last_bytes([], named=self.named), last=True)
+            await self._send(send, last_bytes([], api), last=True)
 
     async def _send_comments(self, send: Send) -> None:
         """Send a comment in each silence."""
@@ -108,22 +115,27 @@ class EventStream(Response):
             self._last_sent = time.monotonic()
 
 
-def error_event(error: ApiError) -> JsonObject:
-    """Return the event of an error in a stream of /v1/responses.
+def lost_stream_end(error: ApiError, scope: Scope, first: bytes, latest: bytes) -> bytes:
+    """Return the end of a stream whose source is lost, after its first and its latest event.
 
-    OpenAI's server sends the error as an object, and OpenAI's reference shows its fields beside
-    "type". Clients read either form, so that this event has both.
+    Both are empty if no event was sent.
     """
-    fields = error.detail.model_dump()
-    return {**fields, "type": "error", "error": fields}
+    api = api_of(scope)
+    events = [api.error_body(error, scope)]
+    if api is RESPONSES:
+        data = (sent.partition(b"data: ")[2] for sent in (first, latest))
+        start, before = (json.loads(each or "{}") for each in data)
+        number = before.get("sequence_number", -1) + 1
+        events = failed_response(error, start.get("response", {}), number)
+    return last_bytes(events, api)
 
 
-def last_bytes(events: Iterable[JsonObject], *, named: bool) -> bytes:
+def last_bytes(events: Iterable[JsonObject], api: Api) -> bytes:
     """Return the bytes of the last events of a stream, and of its end."""
-    end = b"" if named else b"data: [DONE]\n\n"
-    return b"".join(_encode(event, named=named) for event in events) + end
+    end = b"" if api.has_event_names else b"data: [DONE]\n\n"
+    return b"".join(_encode(event, api) for event in events) + end
 
 
-def _encode(event: JsonObject, *, named: bool) -> bytes:
-    name = f"event: {event['type']}\n" if named and "type" in event else ""
+def _encode(event: JsonObject, api: Api) -> bytes:
+    name = f"event: {event['type']}\n" if api.has_event_names else ""
     return b"%sdata: %s\n\n" % (name.encode(), json_bytes(event))

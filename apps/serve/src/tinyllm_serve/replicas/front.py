@@ -17,7 +17,7 @@ from tinyllm_serve.http.body_limit import release_body
 from tinyllm_serve.http.disconnect import cancel, disconnected
 from tinyllm_serve.http.errors import RETRY_AFTER_UNAVAILABLE, ApiError
 from tinyllm_serve.http.pace import Pacer
-from tinyllm_serve.http.sse import error_event, last_bytes
+from tinyllm_serve.http.sse import lost_stream_end
 from tinyllm_serve.json_log import log_event
 from tinyllm_serve.replicas.cluster import deploy, join_cluster, stop_cluster
 from tinyllm_serve.replicas.exchange import ReplicaRequest, RequestSummary
@@ -102,6 +102,7 @@ class Front:
     async def _pass_on(self, request: ReplicaRequest, scope: Scope, send: Send) -> None:
         """Send the messages of a replica, or an error if the replica is lost."""
         start: Message | None = None
+        first = latest = b""  # of the events of a stream
         try:
             async with aclosing(self._replicas.send(request)) as messages:
                 async for message in messages:
@@ -111,6 +112,9 @@ class Front:
                         continue
                     if message["type"] == "http.response.start":
                         start = message
+                    sent: bytes = message.get("body", b"")
+                    if not sent.startswith(b":"):  # comments are no events
+                        first, latest = first or sent, sent
                     await send(message)
         except (RayError, RayServeException) as error:
             _log.warning("a replica has failed", extra={"fields": {"error": type(error).__name__}})
@@ -119,9 +123,7 @@ class Front:
             kind = Headers(raw=start["headers"]).get("content-type", "")
             if not kind.startswith("text/event-stream"):
                 raise  # a partial response cannot report an error, so the connection is closed
-            known, path = _as_api_error(error), request.path
-            event = error_event(known) if path == "/v1/responses" else known.body_for(scope)
-            end = last_bytes([event], named=path in ("/v1/responses", "/v1/messages"))
+            end = lost_stream_end(_as_api_error(error), scope, first, latest)
             await send({"type": "http.response.body", "body": end, "more_body": False})
 
 

@@ -55,7 +55,7 @@ async def messages(body: MessagesRequest, request: Request, service: ModelServic
         generation = await start_chat(service, chat, request)
     response = MessageResponse(service, generation)
     if body.stream:
-        return EventStream(response.events(), service.settings.sse_keep_alive, named=True)
+        return EventStream(response.events(), service.settings.sse_keep_alive)
     return JsonText(await response.last())
 
 

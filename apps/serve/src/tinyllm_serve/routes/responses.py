@@ -14,10 +14,10 @@ from tinyllm_serve.generation.generate import Generation
 from tinyllm_serve.generation.threads import run_in_thread
 from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
-from tinyllm_serve.http.errors import TOO_LONG, ApiError, renamed_fields
+from tinyllm_serve.http.errors import TOO_LONG, ApiError, failed_response, renamed_fields
 from tinyllm_serve.http.json_text import JsonObject, JsonText
 from tinyllm_serve.http.request_log import log_fields
-from tinyllm_serve.http.sse import STREAM_RESPONSE, EventStream, error_event
+from tinyllm_serve.http.sse import STREAM_RESPONSE, EventStream
 from tinyllm_serve.protocol.base import UsageBody
 from tinyllm_serve.protocol.output_format import TextFormat
 from tinyllm_serve.protocol.responses import ResponseBody, ResponseRequest
@@ -66,8 +66,7 @@ async def responses(body: ResponseRequest, request: Request, service: ModelServi
     else:
         events = response.events(generation)
     if body.stream:
-        keep_alive = service.settings.sse_keep_alive
-        return EventStream(events, keep_alive, named=True, failure=response.failure)
+        return EventStream(events, service.settings.sse_keep_alive, failure=response.failure)
     return JsonText(await _last(events))
 
 
@@ -117,7 +116,8 @@ class ModelResponse:
         status = "incomplete" if is_cut else "completed"
         for event in self._items.close(status):
             yield self._numbered(event)
-        yield self._response(status, generation.usage)
+        response = self._body_of(status, generation.usage)
+        yield self._numbered({"type": f"response.{status}", "response": response})
 
     async def refused(self, error: ApiError) -> AsyncGenerator[JsonObject, None]:
         """Yield the events before the error of a prompt that is too long.
@@ -133,8 +133,7 @@ class ModelResponse:
         """Yield the last events of a stream that has failed."""
         if not self._number:  # comments alone were sent
             yield from self._start()
-        yield self._numbered(error_event(error))
-        yield self._response("failed", error=error)
+        yield from failed_response(error, self._body_of("failed"), self._number)
 
     def _start(self) -> Iterator[JsonObject]:
         """Yield the first events."""
@@ -142,21 +141,12 @@ class ModelResponse:
         for kind in ("created", "in_progress"):
             yield self._numbered({"type": f"response.{kind}", "response": start})
 
-    def _response(
-        self, status: str, usage: UsageBody | None = None, error: ApiError | None = None
-    ) -> JsonObject:
-        """Return the last event."""
-        body = self._body_of(status, usage, error)
-        return self._numbered({"type": f"response.{status}", "response": body})
-
     def _numbered(self, event: JsonObject) -> JsonObject:
         """Return an event with its number in the stream."""
         self._number += 1
         return {**event, "sequence_number": self._number - 1}
 
-    def _body_of(
-        self, status: str, counts: UsageBody | None = None, error: ApiError | None = None
-    ) -> JsonObject:
+    def _body_of(self, status: str, counts: UsageBody | None = None) -> JsonObject:
         """Return the response with a status."""
         body, usage = self._body, None
         if counts is not None:
@@ -181,7 +171,7 @@ class ModelResponse:
             "model": self._service.name,
             "output": list(self._items.bodies),
             "usage": usage,
-            "error": error and {"code": error.code or error.detail.type, "message": error.message},
+            "error": None,
             "incomplete_details": reason,
             **self._repeated,
             "metadata": body.metadata or {},
