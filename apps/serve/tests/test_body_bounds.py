@@ -1,5 +1,6 @@
 """Bodies that are large in structure are refused before they cost time and memory."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -52,10 +53,14 @@ def watched(server: Server) -> Iterator[list[float]]:
         thread.join()
 
 
-def peak_megabytes(server: Server) -> float:
+def megabytes(server: Server, kind: str) -> float:
+    """Return the memory of a server now (VmRSS), or its peak (VmHWM)."""
     lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
-    (line,) = [line for line in lines if line.startswith("VmHWM")]
+    (line,) = [line for line in lines if line.startswith(kind)]
     return int(line.split()[1]) / 1000
+
+
+LINUX = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads memory from /proc")
 
 
 @pytest.mark.parametrize(
@@ -76,12 +81,12 @@ def peak_megabytes(server: Server) -> float:
         ("/v1/completions", '{"prompt":[[', "-1", "]]}"),
     ],
 )
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads memory from /proc")
+@LINUX
 def test_10_mb_of_small_values_stall_no_other_request(
     pico: Server, path: str, head: str, item: str, tail: str
 ) -> None:
     body = filled(head, item, tail)
-    before = peak_megabytes(pico)
+    before = megabytes(pico, "VmHWM")
     with watched(pico) as seconds:
         answer = httpx.post(
             f"{pico.url}{path}",
@@ -92,7 +97,29 @@ def test_10_mb_of_small_values_stall_no_other_request(
     assert answer.status_code == 400
     # 0.3 s at most on an idle machine. Without the bounds: 7 to 73 s, and up to 12 GB.
     assert max(seconds) < 2
-    assert peak_megabytes(pico) - before < 100
+    assert megabytes(pico, "VmHWM") - before < 100
+
+
+@LINUX
+def test_no_body_is_kept_until_its_answer_has_ended(busy: Server) -> None:
+    image = {"type": "image_url", "image_url": {"url": "a" * 8_000_000}}
+    call = {"id": "c", "function": {"name": "f", "arguments": "{}"}}
+    turns = [{"role": "assistant", "tool_calls": [call]}]
+    result = {"role": "tool", "tool_call_id": "c", "content": [image]}
+    body = {"messages": [*HELLO, *turns, result]}
+
+    async def growth() -> float:
+        before = megabytes(busy, "VmRSS")
+        async with httpx.AsyncClient(timeout=120) as client:
+            posts = (client.post(f"{busy.url}{CHAT}", json=body) for _ in range(6))
+            tasks = [*map(asyncio.create_task, posts)]
+            await asyncio.to_thread(busy.wait_until, "num_requests_waiting", 4.0, 60.0)
+            after = megabytes(busy, "VmRSS")
+            for task in tasks:
+                task.cancel()
+        return after - before
+
+    assert asyncio.run(growth()) < 50  # 100 if each body and its text are kept
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,8 @@ async def _read(
         RequestValidationError: if `validate` raises ValidationError.
     """
     try:
-        body = await request.body()
+        # `request.body` would keep the bytes until the answer has ended.
+        body = b"".join([chunk async for chunk in request.stream()])
     except ClientDisconnect:
         raise client_closed_request() from None
     if len(body) <= SHORT_BODY:

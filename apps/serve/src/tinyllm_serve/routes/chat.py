@@ -72,6 +72,7 @@ async def start_chat(service: Service, body: ChatRequest, request: Request) -> G
     client = client_of(request)
     # In a thread, so that other streams continue while long texts are rendered.
     prompt, grammar = await run_in_thread(service.pacer, client, _prepare, service, body)
+    body.messages.clear()  # FastAPI keeps the body until the answer has ended
     functions = {tool.function.name: tool.function.parameters or {} for tool in body.offered_tools}
     return Generation(
         service,

@@ -98,6 +98,7 @@ async def embeddings(body: EmbeddingRequest, request: Request, service: ModelSer
         raise ApiError(400, message, param="dimensions")
     client = client_of(request)
     texts = await run_in_thread(service.pacer, client, _tokens, service, body)
+    body.input = ""  # FastAPI keeps the body until the answer has ended
     log = log_fields(request)
     log["user"] = body.user
     log["prompt_tokens"] = count = sum(map(len, texts))

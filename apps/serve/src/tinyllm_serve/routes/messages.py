@@ -75,6 +75,7 @@ async def _as_chat(body: CountTokensRequest, request: Request, service: Service)
     with renamed_fields(CHAT_FIELDS):
         chat, left_out = await run_in_thread(service.pacer, client_of(request), as_chat, body)
     log_fields(request).update(left_out)
+    body.messages.clear()  # FastAPI keeps the body until the answer has ended
     return chat
 
 

@@ -58,6 +58,7 @@ async def responses(body: ResponseRequest, request: Request, service: ModelServi
     try:
         with renamed_fields(CHAT_FIELDS):
             chat = await run_in_thread(service.pacer, client_of(request), as_chat, body)
+            body.input = ""  # FastAPI keeps the body until the answer has ended
             generation = await start_chat(service, chat, request)
     except ApiError as error:
         if not body.stream or error.code != TOO_LONG:
