@@ -91,6 +91,7 @@ SEEDS: list[tuple[str, dict[str, object]]] = [
         },
     ),
     ("/v1/responses", {"input": "why?", "max_output_tokens": 4, "temperature": 0.0}),
+    ("/v1/responses/input_tokens", {"input": "why?", "tools": [{"type": "web_search"}]}),
     (
         "/v1/messages",
         {

@@ -59,6 +59,19 @@ def test_the_events_of_a_stream_build_the_response(scripted: Server) -> None:
     assert "".join(thoughts) == "Hm."
 
 
+def test_a_prompt_is_counted_with_its_tools(scripted: Server) -> None:
+    with client(scripted) as connection:
+        count = connection.responses.input_tokens.count
+        plain = count(model="scripted", input="#json").input_tokens
+        assert count(input="#json", tools=[WEATHER]).input_tokens > plain + 10
+        assert count(input="word " * 3000).input_tokens > 3000  # beyond the context
+        with pytest.raises(openai.BadRequestError, match="nothing is stored"):
+            count(input="#json", previous_response_id="r")
+        with pytest.raises(openai.BadRequestError, match=r"input\.0"):
+            count(input=[{"role": "tool", "content": "a"}])
+    assert plain == ask(scripted, "#json").usage.input_tokens
+
+
 def test_a_call_is_an_item_and_its_result_is_accepted(scripted: Server) -> None:
     first = ask(scripted, "#call", **CALLING)
     message, call = first.output

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 from tinyllm_engine import (
@@ -193,12 +193,15 @@ def renamed_fields(names: Mapping[str, str]) -> Iterator[None]:
     below to the names of the endpoint.
 
     Raises:
-        ApiError: for each error of a request.
+        ApiError: for each error of a request, pydantic's of a converted request included.
     """
     try:
         yield
-    except (ApiError, RequestError, TemplateError, RequestValidationError) as error:
-        known = as_api_error(error)
+    except (ApiError, RequestError, TemplateError, ValidationError) as error:
+        given: Exception = error
+        if isinstance(error, ValidationError):
+            given = RequestValidationError(error.errors(include_url=False, include_input=False))
+        known = as_api_error(given)
         old = known.param or ""
         new = names.get(old, old)
         message = known.message

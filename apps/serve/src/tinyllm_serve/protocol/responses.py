@@ -218,8 +218,8 @@ class ResponseStreamOptions(Strict):
 _NOT_STORED = "nothing is stored here: send all items of the conversation (AI SDK: store: false)"
 
 
-class ResponseRequest(ClientFields, GenerationFields):
-    """A conversation for the model to continue. The server stores nothing of it."""
+class InputTokensRequest(Strict):
+    """A conversation whose prompt is counted."""
 
     unsupported: ClassVar[Mapping[str, str]] = {
         "previous_response_id": _NOT_STORED,
@@ -227,9 +227,9 @@ class ResponseRequest(ClientFields, GenerationFields):
         "prompt": "prompts are not stored here: send instructions and input",
     }
 
+    model: str | None = Field(default=None, description="The served model, or null.")
     input: str | Annotated[ListOf[InputItem], Field(min_length=1, max_length=MAX_ITEMS)]
     instructions: str | None = None
-    max_output_tokens: int | None = Field(default=None, ge=1)
     tools: ListOf[ResponseTool] | None = Field(default=None, max_length=MAX_TOOLS)
     tool_choice: Annotated[
         ToolMode | NamedFunction | None,
@@ -240,22 +240,7 @@ class ResponseRequest(ClientFields, GenerationFields):
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
-    stream_options: ResponseStreamOptions | None = None
     truncation: Literal["disabled"] | None = None
-    background: Literal[False] | None = None
-    include: ListOf[Literal["reasoning.encrypted_content"]] | None = Field(
-        default=None,
-        max_length=16,
-        description="Adds the reasoning in base64, for clients that send back only this field.",
-    )
-    top_logprobs: Annotated[
-        int | None,
-        Field(ge=0, le=0),
-        expect("expected 0: /v1/chat/completions has log-probabilities"),
-    ] = None
-    client_metadata: DictOf[Annotated[str, Field(max_length=8192)]] | None = Field(
-        default=None, max_length=32, description="Sent by Codex; this server does not use it."
-    )
 
     @property
     def functions(self) -> list[FunctionTool]:
@@ -274,7 +259,7 @@ class ResponseRequest(ClientFields, GenerationFields):
         return count_images(item.output for item in items if isinstance(item, CallOutputItem))
 
     @model_validator(mode="after")
-    def _check_tools(self) -> "ResponseRequest":
+    def _check_tools(self) -> "InputTokensRequest":
         if self.tool_choice == "required" and self.hosted:
             kinds = ", ".join(sorted({tool.type for tool in self.hosted}))
             raise ValueError(
@@ -282,6 +267,34 @@ class ResponseRequest(ClientFields, GenerationFields):
                 "this server cannot run them, leave them out"
             )
         return self
+
+
+class InputTokens(BaseModel):
+    """The number of tokens of a prompt."""
+
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
+
+class ResponseRequest(InputTokensRequest, ClientFields, GenerationFields):
+    """A conversation for the model to continue. The server stores nothing of it."""
+
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    stream_options: ResponseStreamOptions | None = None
+    background: Literal[False] | None = None
+    include: ListOf[Literal["reasoning.encrypted_content"]] | None = Field(
+        default=None,
+        max_length=16,
+        description="Adds the reasoning in base64, for clients that send back only this field.",
+    )
+    top_logprobs: Annotated[
+        int | None,
+        Field(ge=0, le=0),
+        expect("expected 0: /v1/chat/completions has log-probabilities"),
+    ] = None
+    client_metadata: DictOf[Annotated[str, Field(max_length=8192)]] | None = Field(
+        default=None, max_length=32, description="Sent by Codex; this server does not use it."
+    )
 
 
 class ResponseBody(BaseModel):

@@ -41,6 +41,7 @@ from tinyllm_serve.protocol.chat import (
 )
 from tinyllm_serve.protocol.messages import CalledFunction
 from tinyllm_serve.routes.dependencies import ModelService
+from tinyllm_serve.routes.tokenize import MAX_TEXT_TOKENS
 from tinyllm_serve.service import Service
 
 router = APIRouter(tags=["chat"], route_class=BodyRoute)
@@ -90,19 +91,31 @@ async def start_chat(service: Service, body: ChatRequest, request: Request) -> G
     )
 
 
+async def count_prompt(service: Service, body: ChatRequest, request: Request) -> int:
+    """Return the number of tokens of a conversation's prompt, tools included."""
+    limit = max(service.context_length, MAX_TEXT_TOKENS)
+    client = client_of(request)
+    prompt = await run_in_thread(service.pacer, client, _prompt, service, body, limit)
+    return len(prompt.tokens)
+
+
 def _prepare(service: Service, body: ChatRequest) -> tuple[Prompt, Grammar | None]:
     """Return the prompt of a conversation, and the grammar of its answer."""
-    prompt = Prompt.of_chat(
+    prompt = _prompt(service, body, service.max_prompt)
+    return prompt, chat_grammar(body, prompt)
+
+
+def _prompt(service: Service, body: ChatRequest, max_tokens: int) -> Prompt:
+    return Prompt.of_chat(
         service.tokenizer,
         body.messages,
         body.offered_tools,
         body.template_variables.over(service.template_defaults),
-        max_tokens=service.max_prompt,
+        max_tokens=max_tokens,
         continues=body.continue_final_message or False,
         max_model_len=service.max_model_len,
         allow_special_tokens=service.settings.allow_special_tokens,
     )
-    return prompt, chat_grammar(body, prompt)
 
 
 class ChatCompletion:

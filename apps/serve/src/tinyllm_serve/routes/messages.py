@@ -9,7 +9,6 @@ from fastapi.responses import Response
 from starlette.requests import Request
 
 from tinyllm_serve.generation.generate import Generation
-from tinyllm_serve.generation.prompt import Prompt
 from tinyllm_serve.generation.threads import run_in_thread
 from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute
@@ -25,11 +24,10 @@ from tinyllm_serve.protocol.anthropic import (
 )
 from tinyllm_serve.protocol.base import MAX_NAME
 from tinyllm_serve.protocol.chat import ChatRequest
-from tinyllm_serve.routes.chat import start_chat
+from tinyllm_serve.routes.chat import count_prompt, start_chat
 from tinyllm_serve.routes.dependencies import ModelService
 from tinyllm_serve.routes.messages_input import as_chat
 from tinyllm_serve.routes.messages_output import ContentBlocks
-from tinyllm_serve.routes.tokenize import MAX_TEXT_TOKENS
 from tinyllm_serve.service import Service
 
 CHAT_FIELDS = {"stop": "stop_sequences", "response_format": "output_config.format"}
@@ -66,8 +64,7 @@ async def count_tokens(
     """Return the number of tokens of a conversation's prompt, tools included."""
     service.check_model(body.model)
     chat = await _as_chat(body, request, service)
-    count = await run_in_thread(service.pacer, client_of(request), _count, service, chat)
-    return TokenCount(input_tokens=count)
+    return TokenCount(input_tokens=await count_prompt(service, chat, request))
 
 
 async def _as_chat(body: CountTokensRequest, request: Request, service: Service) -> ChatRequest:
@@ -77,18 +74,6 @@ async def _as_chat(body: CountTokensRequest, request: Request, service: Service)
     log_fields(request).update(left_out)
     body.messages.clear()  # FastAPI keeps the body until the answer has ended
     return chat
-
-
-def _count(service: Service, chat: ChatRequest) -> int:
-    prompt = Prompt.of_chat(
-        service.tokenizer,
-        chat.messages,
-        chat.offered_tools,
-        chat.template_variables.over(service.template_defaults),
-        max_tokens=max(service.context_length, MAX_TEXT_TOKENS),
-        allow_special_tokens=service.settings.allow_special_tokens,
-    )
-    return len(prompt.tokens)
 
 
 class MessageResponse:

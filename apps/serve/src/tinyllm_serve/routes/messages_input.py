@@ -3,9 +3,6 @@
 import json
 from collections.abc import Iterator, Sequence
 
-from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
-
 from tinyllm_serve.http.request_log import LogFields
 from tinyllm_serve.protocol.anthropic import (
     BILLING_HEADER,
@@ -47,16 +44,8 @@ def as_chat(body: CountTokensRequest) -> tuple[ChatRequest, LogFields]:
     """Convert a request. The second result has names and numbers of the parts left out.
 
     Raises:
-        RequestValidationError: if fields exclude each other, or a block is not valid.
+        ValidationError: if fields exclude each other, or a block is not valid.
     """
-    try:
-        return _as_chat(body), _left_out(body)
-    except ValidationError as error:
-        errors = error.errors(include_url=False, include_input=False)
-        raise RequestValidationError(errors) from error
-
-
-def _as_chat(body: CountTokensRequest) -> ChatRequest:
     system = body.system if isinstance(body.system, str) else _instructions(body.system or [])
     messages: list[Message] = []
     if system:
@@ -77,7 +66,7 @@ def _as_chat(body: CountTokensRequest) -> ChatRequest:
     ]
     choice = body.tool_choice
     answered = body if isinstance(body, MessagesRequest) else None
-    return ChatRequest(
+    chat = ChatRequest(
         messages=messages,
         tools=tools or None,
         tool_choice=None if choice is None else _tool_choice(choice),
@@ -90,6 +79,7 @@ def _as_chat(body: CountTokensRequest) -> ChatRequest:
         ),
         **body.model_dump(include=_SAME),
     )
+    return chat, _left_out(body)
 
 
 def _messages(turn: Turn) -> Iterator[Message]:

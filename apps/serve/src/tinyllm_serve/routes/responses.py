@@ -1,4 +1,4 @@
-"""POST /v1/responses."""
+"""POST /v1/responses and /v1/responses/input_tokens."""
 
 import time
 from collections.abc import AsyncGenerator, Iterator
@@ -20,9 +20,14 @@ from tinyllm_serve.http.request_log import log_fields
 from tinyllm_serve.http.sse import STREAM_RESPONSE, EventStream
 from tinyllm_serve.protocol.base import UsageBody
 from tinyllm_serve.protocol.output_format import TextFormat
-from tinyllm_serve.protocol.responses import ResponseBody, ResponseRequest
+from tinyllm_serve.protocol.responses import (
+    InputTokens,
+    InputTokensRequest,
+    ResponseBody,
+    ResponseRequest,
+)
 from tinyllm_serve.protocol.tools import NamedFunction
-from tinyllm_serve.routes.chat import start_chat
+from tinyllm_serve.routes.chat import count_prompt, start_chat
 from tinyllm_serve.routes.dependencies import ModelService
 from tinyllm_serve.routes.responses_input import as_chat
 from tinyllm_serve.routes.responses_output import OutputItems
@@ -69,6 +74,17 @@ async def responses(body: ResponseRequest, request: Request, service: ModelServi
     if body.stream:
         return EventStream(events, service.settings.sse_keep_alive, failure=response.failure)
     return JsonText(await _last(events))
+
+
+@router.post("/v1/responses/input_tokens")
+async def input_tokens(
+    body: InputTokensRequest, request: Request, service: ModelService
+) -> InputTokens:
+    """Return the number of tokens of a conversation's prompt, tools included."""
+    service.check_model(body.model)
+    with renamed_fields(CHAT_FIELDS):
+        chat = await run_in_thread(service.pacer, client_of(request), as_chat, body)
+        return InputTokens(input_tokens=await count_prompt(service, chat, request))
 
 
 async def _last(source: AsyncGenerator[JsonObject, None]) -> JsonObject:

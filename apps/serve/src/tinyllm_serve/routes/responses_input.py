@@ -2,9 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-
-from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from typing import Any
 
 from tinyllm_serve.protocol.chat import ChatRequest
 from tinyllm_serve.protocol.messages import (
@@ -23,6 +21,7 @@ from tinyllm_serve.protocol.responses import (
     CallOutputItem,
     FlatSchemaFormat,
     InputItem,
+    InputTokensRequest,
     MessageItem,
     ReasoningItem,
     ResponseRequest,
@@ -36,21 +35,16 @@ from tinyllm_serve.protocol.tools import (
     ToolMode,
 )
 
+_SAME = ("temperature", "top_p", "structured_outputs", "ignore_eos", "priority", "cache_salt")
+"""Fields of an answer that mean the same in both requests."""
 
-def as_chat(body: ResponseRequest) -> ChatRequest:
+
+def as_chat(body: InputTokensRequest) -> ChatRequest:
     """Convert a request.
 
     Raises:
-        RequestValidationError: if fields exclude each other, or an item is no valid message.
+        ValidationError: if fields exclude each other, or an item is no valid message.
     """
-    try:
-        return _as_chat(body)
-    except ValidationError as error:
-        errors = error.errors(include_url=False, include_input=False)
-        raise RequestValidationError(errors) from error
-
-
-def _as_chat(body: ResponseRequest) -> ChatRequest:
     messages: list[Message] = []
     if body.instructions is not None:
         messages.append(SystemMessage(role="system", content=body.instructions))
@@ -62,21 +56,19 @@ def _as_chat(body: ResponseRequest) -> ChatRequest:
         Tool(type="function", function=Function(**tool.model_dump(exclude={"type"})))
         for tool in body.functions
     ]
+    answer: dict[str, Any] = {}
+    if isinstance(body, ResponseRequest):
+        answer = {name: getattr(body, name) for name in _SAME}
+        answer["max_completion_tokens"] = body.max_output_tokens
     return ChatRequest(
         model=body.model,
         messages=messages,
-        max_completion_tokens=body.max_output_tokens,
-        temperature=body.temperature,
-        top_p=body.top_p,
         tools=tools or None,
         tool_choice=_tool_choice(body),
         parallel_tool_calls=body.parallel_tool_calls,
         response_format=_response_format(body),
-        structured_outputs=body.structured_outputs,
-        ignore_eos=body.ignore_eos,
-        priority=body.priority,
-        cache_salt=body.cache_salt,
         reasoning_effort=None if body.reasoning is None else body.reasoning.effort,
+        **answer,
     )
 
 
@@ -134,7 +126,7 @@ def _answer(items: Iterable[InputItem]) -> AssistantMessage:
     )
 
 
-def _tool_choice(body: ResponseRequest) -> ToolMode | NamedTool | None:
+def _tool_choice(body: InputTokensRequest) -> ToolMode | NamedTool | None:
     match body.tool_choice:
         case NamedFunction(name=name):
             return NamedTool(type="function", function=FunctionName(name=name))
@@ -144,7 +136,7 @@ def _tool_choice(body: ResponseRequest) -> ToolMode | NamedTool | None:
             return choice
 
 
-def _response_format(body: ResponseRequest) -> ResponseFormat | None:
+def _response_format(body: InputTokensRequest) -> ResponseFormat | None:
     flat = body.text.format if body.text else None
     if not isinstance(flat, FlatSchemaFormat):
         return flat
