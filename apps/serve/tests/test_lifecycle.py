@@ -145,23 +145,24 @@ def test_a_full_queue_answers_429_and_a_waiting_stream_gets_comments(
     assert int(refused.headers["retry-after"]) >= 1
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/pico"])
-def test_the_models_are_unavailable_while_the_model_is_loaded(path: str) -> None:
-    async def answers() -> list[httpx.Response]:
+def test_health_and_models_are_unavailable_while_the_model_is_loaded() -> None:
+    paths = ("/health", "/ready", "/v1/models", "/v1/models/pico")
+
+    async def answers() -> list[list[httpx.Response]]:
         service = Service(Settings())
         transport = httpx.ASGITransport(make_application(service))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            before = await client.get(path)
+            before = [await client.get(path) for path in paths]
             await service.start()
             try:
-                return [before, await client.get(path)]
+                return [before, [await client.get(path) for path in paths]]
             finally:
                 await service.close()
 
-    before, after = asyncio.run(answers())
-    assert (before.status_code, after.status_code) == (503, 200)
-    assert "still being loaded" in before.json()["error"]["message"]
-    assert int(before.headers["retry-after"]) >= 1
+    for before, after in zip(*asyncio.run(answers()), strict=True):
+        assert (before.status_code, after.status_code) == (503, 200)
+        assert "still being loaded" in before.json()["error"]["message"]
+        assert int(before.headers["retry-after"]) >= 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

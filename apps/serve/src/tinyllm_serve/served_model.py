@@ -64,12 +64,14 @@ class ServedModel(ABC):
     async def close(self) -> None:
         """End at once, in any state."""
 
-    def check_alive(self) -> None:
-        """Check that the process need not be restarted.
+    def check_loaded(self) -> None:
+        """Check that the model is loaded, and works.
 
         Raises:
-            ApiError: 503 once the engine has failed.
+            ApiError: 503 while loading, and once the engine has failed.
         """
+        if self.state == "loading":
+            raise unavailable(self.loading)
         if self.state == "failed":
             raise unavailable(self.failure)
 
@@ -79,9 +81,7 @@ class ServedModel(ABC):
         Raises:
             ApiError: 503 while loading, while draining, and once the engine has failed.
         """
-        self.check_alive()
-        if self.state == "loading":
-            raise unavailable(self.loading)
+        self.check_loaded()
         if self.state == "draining":
             raise unavailable("the server is shutting down")
 

@@ -24,14 +24,14 @@ class Health(BaseModel):
 
 @router.get("/health")
 async def health(served: AnyServedModel) -> Health:
-    """Answer 200 while the process works, 503 once the engine has failed."""
-    served.check_alive()
+    """Answer 200 while the model works, 503 while loading and once the engine has failed."""
+    served.check_loaded()
     return Health(state=served.state)
 
 
 @router.get("/ready")
 async def ready(served: AnyServedModel) -> Health:
-    """Answer 200 while requests are accepted, 503 while loading and while shutting down."""
+    """Answer 200 while requests are accepted, 503 also while shutting down."""
     served.check_ready()
     return Health(state=served.state)
 
