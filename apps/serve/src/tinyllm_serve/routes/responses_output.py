@@ -3,7 +3,14 @@
 from collections.abc import Iterator
 from secrets import token_hex
 
-from tinyllm_serve.generation.parts import CallArguments, CallEnd, CallStart, Part, Reasoning
+from tinyllm_serve.generation.parts import (
+    CallArguments,
+    CallEnd,
+    CallStart,
+    Content,
+    Part,
+    Reasoning,
+)
 from tinyllm_serve.http.json_text import JsonObject
 from tinyllm_serve.protocol.responses import encoded_reasoning
 
@@ -19,135 +26,89 @@ class OutputItems:
         """Start an answer. With `encoded`, reasoning items have `encrypted_content`."""
         self.bodies: list[JsonObject] = []
         self._encoded = encoded
-        self._open: OutputTextItem | OutputCallItem | None = None
+        self._open: JsonObject | None = None  # the open item, without its text
+        self._texts: list[str] = []  # of the open item
 
     def add(self, part: Part) -> Iterator[JsonObject]:
         """Add a part of the answer, and yield its events."""
+        kind = None if self._open is None else self._open["type"]
         match part:
-            case CallStart():
-                yield from self.close("completed")
-                self._open = OutputCallItem(len(self.bodies), part)
-                yield self._open.open()
+            case CallStart(name, identity):
+                call: JsonObject = {"type": "function_call", "call_id": identity, "name": name}
+                yield from self._start("fc", call)
             case CallArguments(text):
-                assert isinstance(self._open, OutputCallItem)  # arguments follow a `CallStart`
-                yield self._open.add(text)
+                yield self._delta(text)  # arguments follow a `CallStart`
             case CallEnd():
                 yield from self.close("completed")
-            case _:
-                yield from self._add_text(part.text, reasoning=isinstance(part, Reasoning))
+            case Reasoning(text):
+                if kind != "reasoning":
+                    yield from self._start("rs", {"type": "reasoning"})
+                yield self._delta(text)
+            case Content(text):
+                if kind != "message":
+                    yield from self._start("msg", {"type": "message", "role": "assistant"})
+                yield self._delta(text)
 
     def close(self, status: str) -> Iterator[JsonObject]:
         """End the open item, if there is one, with a status, and yield its events."""
-        if self._open is not None:
-            yield from self._open.close(status)
-            self.bodies.append(self._open.body(status))
-            self._open = None
-
-    def _add_text(self, text: str, *, reasoning: bool) -> Iterator[JsonObject]:
         item = self._open
-        if not isinstance(item, OutputTextItem) or item.reasoning != reasoning:
-            yield from self.close("completed")
-            item = OutputTextItem(len(self.bodies), reasoning=reasoning, encoded=self._encoded)
-            self._open = item
-            yield from item.open()
-        yield item.add(text)
+        if item is None:
+            return
+        index, text = len(self.bodies), "".join(self._texts)
+        if item["type"] == "function_call":
+            end = {"item_id": item["id"], "name": item["name"], "arguments": text}
+            yield _event("function_call_arguments.done", index, **end)
+        else:
+            part, place = _part(item, text), {"item_id": item["id"], "content_index": 0}
+            yield _event(f"{part['type']}.done", index, **place, **_logprobs(item), text=text)
+            yield _event("content_part.done", index, **place, part=part)
+        body = self._body(item, text, status)
+        yield _event("output_item.done", index, item=body)
+        self.bodies.append(body)
+        self._open = None
 
+    def _start(self, prefix: str, fields: JsonObject) -> Iterator[JsonObject]:
+        """Begin an item, whose id has a prefix, and yield its events."""
+        yield from self.close("completed")
+        item: JsonObject = {"id": f"{prefix}_{token_hex(12)}", **fields}
+        self._open, self._texts = item, []
+        body, index = self._body(item, "", "in_progress"), len(self.bodies)
+        yield _event("output_item.added", index, item=body)
+        if item["type"] != "function_call":
+            place = {"item_id": item["id"], "content_index": 0}
+            yield _event("content_part.added", index, **place, part=_part(item, ""))
 
-class OutputCallItem:
-    """An item of a function call, while its arguments are generated."""
+    def _delta(self, text: str) -> JsonObject:
+        item, index = self._open, len(self.bodies)
+        assert item is not None
+        self._texts.append(text)
+        fields = {"item_id": item["id"], "delta": text}
+        if item["type"] == "function_call":
+            return _event("function_call_arguments.delta", index, **fields)
+        kind = _part(item, "")["type"]
+        return _event(f"{kind}.delta", index, content_index=0, **_logprobs(item), **fields)
 
-    def __init__(self, output_index: int, call: CallStart) -> None:
-        """Begin an item, with its index in the output."""
-        self._output_index = output_index
-        self._id = f"fc_{token_hex(12)}"
-        self._call = call
-        self._arguments = ""
-
-    def body(self, status: str) -> JsonObject:
-        """Return the item with its arguments so far."""
-        return {
-            "id": self._id,
-            "type": "function_call",
-            "status": status,
-            "call_id": self._call.id,
-            "name": self._call.name,
-            "arguments": self._arguments,
-        }
-
-    def open(self) -> JsonObject:
-        """Return the event of the item's beginning."""
-        return _event("output_item.added", self._output_index, item=self.body("in_progress"))
-
-    def add(self, text: str) -> JsonObject:
-        """Add a piece of the arguments, and return its event."""
-        self._arguments += text
-        kind = "function_call_arguments.delta"
-        return _event(kind, self._output_index, item_id=self._id, delta=text)
-
-    def close(self, status: str) -> Iterator[JsonObject]:
-        """Yield the events of the item's end."""
-        index = self._output_index
-        end = {"item_id": self._id, "name": self._call.name, "arguments": self._arguments}
-        yield _event("function_call_arguments.done", index, **end)
-        yield _event("output_item.done", index, item=self.body(status))
-
-
-class OutputTextItem:
-    """An item of reasoning or text, while it is generated.
-
-    Attributes:
-        reasoning: True for reasoning, False for text of the answer.
-        text: the text so far.
-    """
-
-    def __init__(self, output_index: int, *, reasoning: bool, encoded: bool) -> None:
-        """Begin an item, with its index in the output.
-
-        With `encoded`, an item of reasoning has `encrypted_content`.
-        """
-        self.reasoning = reasoning
-        self.text = ""
-        self._output_index = output_index
-        self._kind = "reasoning_text" if reasoning else "output_text"
-        self._id = f"{'rs' if reasoning else 'msg'}_{token_hex(12)}"
-        self._location = {"item_id": self._id, "content_index": 0}
-        self._logprobs: JsonObject = {} if reasoning else {"logprobs": []}
-        self._encoded = encoded
-
-    def body(self, status: str) -> JsonObject:
-        """Return the item. With the status "in_progress" the content is still empty."""
+    def _body(self, item: JsonObject, text: str, status: str) -> JsonObject:
+        """Return an item with its text. With the status "in_progress" the content is empty."""
         begun = status == "in_progress"
-        content = [] if begun else [self._part]
-        item: JsonObject = {"id": self._id, "status": status, "content": content}
-        if not self.reasoning:
-            return {**item, "type": "message", "role": "assistant"}
-        encoded = encoded_reasoning(self.text) if self._encoded and not begun else None
-        return {**item, "type": "reasoning", "summary": [], "encrypted_content": encoded}
+        match item["type"]:
+            case "function_call":
+                return {**item, "status": status, "arguments": text}
+            case "reasoning":
+                encoded = None if begun or not self._encoded else encoded_reasoning(text)
+                item = {**item, "summary": [], "encrypted_content": encoded}
+        return {**item, "status": status, "content": [] if begun else [_part(item, text)]}
 
-    def open(self) -> Iterator[JsonObject]:
-        """Yield the events of the item's beginning."""
-        index = self._output_index
-        yield _event("output_item.added", index, item=self.body("in_progress"))
-        yield _event("content_part.added", index, **self._location, part=self._part)
 
-    def add(self, text: str) -> JsonObject:
-        """Add text, and return its event."""
-        self.text += text
-        fields = {**self._location, **self._logprobs, "delta": text}
-        return _event(f"{self._kind}.delta", self._output_index, **fields)
+def _part(item: JsonObject, text: str) -> JsonObject:
+    """Return the content of an item of reasoning or text."""
+    if item["type"] == "reasoning":
+        return {"type": "reasoning_text", "text": text}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
-    def close(self, status: str) -> Iterator[JsonObject]:
-        """Yield the events of the item's end."""
-        index = self._output_index
-        end = {**self._location, **self._logprobs, "text": self.text}
-        yield _event(f"{self._kind}.done", index, **end)
-        yield _event("content_part.done", index, **self._location, part=self._part)
-        yield _event("output_item.done", index, item=self.body(status))
 
-    @property
-    def _part(self) -> JsonObject:
-        part: JsonObject = {"type": self._kind, "text": self.text}
-        return part if self.reasoning else {**part, "annotations": [], "logprobs": []}
+def _logprobs(item: JsonObject) -> JsonObject:
+    return {} if item["type"] == "reasoning" else {"logprobs": []}
 
 
 def _event(kind: str, output_index: int, **fields: object) -> JsonObject:
