@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from tinyllm_qwen.text.reasoning import undecided
 
@@ -17,8 +17,10 @@ The head is read again with each token. Without a limit, an answer of white spac
 proportion to its length squared.
 """
 
+_HEAD = ("{", "name", ":", None, ",", "arguments", ":", "{")
+"""The JSON of a call up to its arguments: see `_read_marks`."""
+
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_SPACE = re.compile(r"[ \t\n\r]+")
 _STRUCTURE = re.compile(r'["{}\[\]]')
 _STRING_STRUCTURE = re.compile(r'["\\]')
 
@@ -75,21 +77,22 @@ class ToolCallParser:
         """Read a call from its opening tag to the start of its arguments."""
         start = self._held.index(CALL_OPEN) + len(CALL_OPEN)
         text = self._held[start : start + MAX_HEAD]
-        head = _Head(text)
-        name = head.call_name()
-        if name is not None and name not in self._functions:
-            head.is_wrong = True
-        elif name is not None and head.reads_arguments():
-            self._held = self._held[start + head.place - 1 :]
+        head = _read_marks(text, _HEAD)
+        values, size = head or ([], 0)
+        if values[3:4] and values[3] not in self._functions:
+            head = None
+        elif len(values) == len(_HEAD):
+            self._held = self._held[start + size - 1 :]
             self._after_call, self._closed = True, False
             self._arguments = _ArgumentsScanner()
             self._read = self._read_arguments
-            yield CallStart(name)
+            yield CallStart(values[3])
             return
-        if head.is_wrong and _begins_with_arguments(text):
+        first, _ = _read_marks(text, ("{", "arguments")) or ([], 0)
+        if head is None and len(first) == 2:
             self._searched = start
             self._read = self._read_body
-        elif head.is_wrong or len(text) == MAX_HEAD:
+        elif head is None or len(text) == MAX_HEAD:
             yield from self._give_up(start)
         else:
             yield None
@@ -161,68 +164,6 @@ class ToolCallParser:
             return None
 
 
-class _Head:
-    """A reader of the JSON before a call's arguments.
-
-    Attributes:
-        place: the index of the next character.
-        is_wrong: True once the text differs from a call. False while it may only be too short.
-    """
-
-    def __init__(self, text: str) -> None:
-        """Start at the first character of a text."""
-        self._text = text
-        self.place = 0
-        self.is_wrong = False
-
-    def call_name(self) -> str | None:
-        """Read a call to its name, and return that; None if it does not follow, or not yet."""
-        begins = self.reads("{") and self.reads_string("name") and self.reads(":")
-        return self.string() if begins else None
-
-    def reads_arguments(self) -> bool:
-        """Read up to the first brace of the arguments; False if it does not follow, or not yet."""
-        named = self.reads(",") and self.reads_string("arguments") and self.reads(":")
-        return named and self.reads("{")
-
-    def reads(self, mark: str) -> bool:
-        """Read a character after white space; False if it does not follow, or not yet."""
-        if self._next() not in ("", mark):
-            self.is_wrong = True
-        if self.is_wrong or not self._next():
-            return False
-        self.place += 1
-        return True
-
-    def reads_string(self, expected: str) -> bool:
-        """Read a JSON string of this value; False if it does not follow, or not yet."""
-        found = self.string()
-        self.is_wrong |= found not in (None, expected)
-        return found == expected
-
-    def string(self) -> str | None:
-        """Read a JSON string after white space, and return its value; None if incomplete."""
-        if self._next() not in ("", '"'):
-            self.is_wrong = True
-            return None
-        found = _STRING.match(self._text, self.place)
-        if found is None:
-            return None
-        self.place = found.end()
-        try:
-            value = json.loads(found[0])
-        except ValueError:
-            self.is_wrong = True
-            return None
-        return str(value)
-
-    def _next(self) -> str:
-        """Skip white space, and return the next character; empty at the end of the text."""
-        space = _SPACE.match(self._text, self.place)
-        self.place = space.end() if space else self.place
-        return self._text[self.place : self.place + 1]
-
-
 class _ArgumentsScanner:
     """A search for the end of a JSON object that is given in pieces.
 
@@ -264,7 +205,33 @@ class _ArgumentsScanner:
         return len(piece)
 
 
-def _begins_with_arguments(text: str) -> bool:
-    """Return True if a call begins with its arguments, and not with its name."""
-    head = _Head(text)
-    return head.reads("{") and head.reads_string("arguments")
+def _read_marks(text: str, marks: Sequence[str | None]) -> tuple[list[str], int] | None:
+    """Read JSON that consists of some marks, with white space between them.
+
+    A mark is a character, the value of a string, or None for a string of any value.
+
+    Returns:
+        The values and the number of characters read, or None if the text differs from the marks.
+        Values are missing if the text is too short.
+    """
+    values: list[str] = []
+    place = 0
+    for mark in marks:
+        rest = text[place:].lstrip(" \t\n\r")
+        if not rest:
+            break
+        value, size = rest[0], 1
+        if mark not in ("{", ":", ","):
+            string = _STRING.match(rest)
+            if string is None and value == '"':
+                break
+            written = string[0] if string else ""
+            try:
+                value, size = json.loads(written), len(written)
+            except ValueError:
+                return None
+        if mark not in (None, value):
+            return None
+        values.append(value)
+        place = len(text) - len(rest) + size
+    return values, place
