@@ -103,7 +103,7 @@ async def embeddings(body: EmbeddingRequest, request: Request, service: ModelSer
     log["user"] = body.user
     log["prompt_tokens"] = count = sum(map(len, texts))
     release_body(request.scope)
-    work = asyncio.create_task(_Embedder(service, client, texts, request.scope).embed())
+    work = asyncio.create_task(_embed(service, client, texts, request.scope))
     service.embeddings.add(work)
     work.add_done_callback(service.embeddings.discard)
     vectors = await work
@@ -136,64 +136,56 @@ def _tokens(service: Service, body: EmbeddingRequest) -> list[Sequence[int]]:
         texts.append(array("i", tokens))
 
 
-class _Embedder:
-    """Embeds the texts of one request, of which `AT_ONCE` are in the engine."""
+async def _embed(
+    service: Service, client: Client, texts: Sequence[Sequence[int]], scope: Scope
+) -> Sequence[Sequence[float]]:
+    """Return the embedding of each text of a request. The first error ends the work on all texts.
 
-    def __init__(
-        self, service: Service, client: Client, texts: Sequence[Sequence[int]], scope: Scope
-    ) -> None:
-        self._service = service
-        self._scope = scope
-        self._client = client
-        self._vectors: list[Sequence[float]] = [()] * len(texts)
-        self._waiting = enumerate(texts)
-        self._admitted = False
+    Raises:
+        EngineFullError: if the queue is full before the first text is computed.
+        ApiError: 503 if the results of all requests together take too much memory.
+    """
+    hold_memory(scope, len(texts) * service.engine.config.hidden_size * FLOAT_BYTES)
+    vectors = [await _vector(service, client, texts[0], waits=False), *[()] * (len(texts) - 1)]
+    waiting = enumerate(texts[1:], 1)
 
-    async def embed(self) -> Sequence[Sequence[float]]:
-        """Return the embedding of each text. The first error ends the work on all texts.
+    async def embed_waiting() -> None:
+        for index, tokens in waiting:
+            vectors[index] = await _vector(service, client, tokens, waits=True)
 
-        Raises:
-            EngineFullError: if the queue is full before the first text is computed.
-            ApiError: 503 if the results of all requests together take too much memory.
-        """
-        width = self._service.engine.config.hidden_size
-        hold_memory(self._scope, len(self._vectors) * width * FLOAT_BYTES)
-        index, tokens = next(self._waiting)
-        await self._embed(index, tokens)
-        self._admitted = True
-        tasks = [asyncio.create_task(self._embed_waiting()) for _ in range(AT_ONCE)]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            await cancel(*tasks)
-        return self._vectors
+    tasks = [asyncio.create_task(embed_waiting()) for _ in range(AT_ONCE)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await cancel(*tasks)
+    return vectors
 
-    async def _embed_waiting(self) -> None:
-        """Embed one waiting text after the other."""
-        for index, tokens in self._waiting:
-            await self._embed(index, tokens)
 
-    async def _embed(self, index: int, tokens: Sequence[int]) -> None:
-        """Embed a text. Once a text of the request is computed, the others wait for the queue."""
-        client = self._client
-        async with self._service.pacer.turn(client, refuses=False):
-            while True:
-                try:
-                    vector = await self._service.engine.embed(
-                        tokens,
-                        tenant=client.tenant,
-                        weight=client.weight,
-                        cache_salt=client.salt(None),
-                    )
-                except EngineFullError as error:
-                    if not self._admitted:
-                        raise
-                    await asyncio.sleep(error.retry_after)
-                else:
-                    if not all(map(math.isfinite, vector)):
-                        raise RuntimeError("the model has computed an embedding that is not finite")
-                    self._vectors[index] = array("f", vector)
-                    return
+async def _vector(
+    service: Service, client: Client, tokens: Sequence[int], *, waits: bool
+) -> Sequence[float]:
+    """Return the embedding of one text. With `waits`, wait for a place in the queue.
+
+    Raises:
+        EngineFullError: if the queue is full, without `waits`.
+    """
+    async with service.pacer.turn(client, refuses=False):
+        while True:
+            try:
+                vector = await service.engine.embed(
+                    tokens,
+                    tenant=client.tenant,
+                    weight=client.weight,
+                    cache_salt=client.salt(None),
+                )
+            except EngineFullError as error:
+                if not waits:
+                    raise
+                await asyncio.sleep(error.retry_after)
+            else:
+                if not all(map(math.isfinite, vector)):
+                    raise RuntimeError("the model has computed an embedding that is not finite")
+                return array("f", vector)
 
 
 def _json(
