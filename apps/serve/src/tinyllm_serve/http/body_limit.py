@@ -1,7 +1,6 @@
 """ASGI middleware that limits the bytes and the time of request bodies."""
 
 import asyncio
-from dataclasses import dataclass
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -18,25 +17,12 @@ RETRY_AFTER_BODIES = 1
 """Seconds after which a client may retry while long bodies take all of the memory."""
 
 
-@dataclass
-class BodyMemory:
-    """The memory of all bodies that are being received or wait to be parsed.
-
-    Attributes:
-        limit: the most bytes.
-        used: the bytes now.
-    """
-
-    limit: int
-    used: int = 0
-
-
 class BodyHold:
-    """The part of the memory that one body takes, until it is released."""
+    """The part of the memory of all bodies that one body takes, until it is released."""
 
-    def __init__(self, memory: BodyMemory) -> None:
+    def __init__(self, limit: "BodyLimit") -> None:
         """Take nothing yet."""
-        self._memory = memory
+        self._limit = limit
         self._held = 0
 
     def grow(self, received: int) -> None:
@@ -47,19 +33,19 @@ class BodyHold:
         """
         more = max(0, received - FREE_BYTES) - self._held
         if more > 0:
-            if self._memory.used + more > self._memory.limit:
+            if self._limit.used + more > self._limit.memory:
                 raise ApiError(
                     503,
                     "the server holds too many long bodies and results: try again later",
                     code="unavailable",
                     headers={"Retry-After": str(RETRY_AFTER_BODIES)},
                 )
-            self._memory.used += more
+            self._limit.used += more
             self._held += more
 
     def release(self) -> None:
         """Return the memory."""
-        self._memory.used -= self._held
+        self._limit.used -= self._held
         self._held = 0
 
 
@@ -93,6 +79,10 @@ class BodyLimit:
 
     A body whose Content-Length is too large is refused before any of it is read. Any other body is
     refused as soon as more bytes than the limit have been received.
+
+    Attributes:
+        memory: the most bytes of all bodies that are being received or wait to be parsed.
+        used: their bytes now.
     """
 
     def __init__(self, app: ASGIApp, limit: int, memory: int, seconds: float) -> None:
@@ -106,7 +96,7 @@ class BodyLimit:
         """
         self._app = app
         self._limit = limit
-        self._memory = BodyMemory(memory)
+        self.memory, self.used = memory, 0
         self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,7 +113,7 @@ class BodyLimit:
             return
         received, complete = 0, False
         deadline = asyncio.get_running_loop().time() + self._seconds
-        hold = BodyHold(self._memory)
+        hold = BodyHold(self)
         scope["state"] = {**scope.get("state", {}), "body_hold": hold}
 
         async def count() -> Message:
