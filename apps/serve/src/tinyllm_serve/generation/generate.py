@@ -219,21 +219,13 @@ class Generation:
             EngineFullError: if the queue is full.
             EngineClosedError: if the engine is closed, or fails before the answers are complete.
         """
-        return _merge([self._tokens_of(answer) for answer in self.answers])
+        sources = [self._tokens_of(answer) for answer in self.answers]
+        # A task between a single source and the reader would be woken for every token.
+        return sources[0] if len(sources) == 1 else _merge(sources)
 
     async def finish(self) -> None:
-        """Wait until all answers are complete. The errors are those of `tokens`.
-
-        The first error ends all answers.
-        """
-        tasks = [asyncio.create_task(self._finish(answer)) for answer in self.answers]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            await cancel(*tasks)
-
-    async def _finish(self, answer: Answer) -> None:
-        async with aclosing(self._tokens_of(answer)) as tokens:
+        """Wait until all answers are complete. The errors are those of `tokens`."""
+        async with aclosing(self.tokens()) as tokens:
             async for _ in tokens:
                 pass
 
@@ -322,18 +314,7 @@ def _check_kept_logprobs(body: SamplingFields, generated: int, scored: int, logp
     raise ApiError(400, message, param="logprobs")
 
 
-def _merge(
-    sources: Sequence[AsyncGenerator[AnswerToken, None]],
-) -> AsyncGenerator[AnswerToken, None]:
-    """Merge the tokens of several answers.
-
-    A single source is returned unchanged: a task between source and reader would be woken for every
-    token.
-    """
-    return sources[0] if len(sources) == 1 else _merge_several(sources)
-
-
-async def _merge_several(
+async def _merge(
     sources: Sequence[AsyncGenerator[AnswerToken, None]],
 ) -> AsyncGenerator[AnswerToken, None]:
     """Yield tokens as they come. The first error is raised, and all sources are closed."""

@@ -10,13 +10,6 @@ _MAX_REFERENCES = 16
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
 
-def parameter_schema(schema: Schema, name: str) -> Schema:
-    """Return the schema of a parameter; empty if the function's schema does not have it."""
-    properties = schema.get("properties")
-    own = properties.get(name) if isinstance(properties, Mapping) else None
-    return own if isinstance(own, Mapping) else {}
-
-
 def parameter_types(schema: Schema, name: str) -> frozenset[str]:
     """Return the JSON types that a parameter may have; empty if the schema does not tell.
 
@@ -24,7 +17,9 @@ def parameter_types(schema: Schema, name: str) -> frozenset[str]:
         schema: the schema of the arguments of a function.
         name: the name of the parameter.
     """
-    return types_of(parameter_schema(schema, name), schema)
+    properties = schema.get("properties")
+    own = properties.get(name) if isinstance(properties, Mapping) else None
+    return types_of(own, schema) if isinstance(own, Mapping) else frozenset()
 
 
 def types_of(schema: Schema, root: Schema, depth: int = 0) -> frozenset[str]:

@@ -155,9 +155,6 @@ def _may_become(text: str, tag: str) -> bool:
 
 def _undecided(text: str) -> int:
     """Count the characters at the end that may be the line break and tag after a value."""
-    closing = f"\n{PARAMETER_CLOSE}"
-    for tag in (closing, PARAMETER_CLOSE):
-        for size in range(min(len(tag) - 1, len(text)), 0, -1):
-            if text.endswith(tag[:size]):
-                return size
-    return 0
+    tags = (f"\n{PARAMETER_CLOSE}", PARAMETER_CLOSE)
+    starts = (tag[:size] for tag in tags for size in range(len(tag) - 1, 0, -1))
+    return next((len(start) for start in starts if text.endswith(start)), 0)

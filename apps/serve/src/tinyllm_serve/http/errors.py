@@ -248,9 +248,6 @@ def _validation_error(error: RequestValidationError) -> ApiError:
             "the body is no JSON object: send one, with 'Content-Type: application/json'",
             code="json_invalid",
         )
-    if first["type"] == "json_invalid":
-        reason = first["ctx"]["error"]
-        return ApiError(400, f"the body is not JSON: {reason}", code="json_invalid")
     reason = first["msg"].removeprefix("Value error, ")
     if not param and (param := _field(reason)):
         reason = reason.removeprefix(f"{param}: ")
