@@ -63,11 +63,7 @@ def error(response: httpx.Response) -> dict[str, str | None]:
         (CHAT, {"tool_choice": "required"}, "tool_choice"),
         (CHAT, {"tool_choice": NAMED}, "tool_choice"),
         (CHAT, {"tool_choice": NAMED, "tools": [TOOL]}, "tool_choice"),
-        (
-            CHAT,
-            {"tool_choice": "required", "tools": [TOOL], "response_format": JSON},
-            "tool_choice",
-        ),
+        (CHAT, {"tool_choice": "required", "tools": [TOOL], "ignore_eos": True}, "tool_choice"),
         (CHAT, {"top_logprobs": 2}, "top_logprobs"),
         (CHAT, {"stream_options": {"include_usage": True}, "stream": False}, "stream_options"),
         (CHAT, {"structured_outputs": {}}, "structured_outputs"),

@@ -202,6 +202,11 @@ def test_a_format_beside_tools_allows_text_and_calls(scripted: Server) -> None:
     called = ask(scripted, "#rome", "scripted", **both)
     assert called.tool_calls[0].function.arguments == '{"city": "Rome"}'
     assert called.content is None
+    # instructor sends both. The format is that of text, and such an answer has none.
+    demanded = both | {"tool_choice": {"type": "function", "function": {"name": "map"}}}
+    called = ask(scripted, "#json", "scripted", **demanded)
+    assert called.tool_calls[0].function.arguments == '{"city": "Lima"}'
+    assert called.content is None
 
 
 def call(name: str, arguments: object) -> str:

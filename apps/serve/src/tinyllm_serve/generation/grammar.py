@@ -52,7 +52,8 @@ def _structured_grammar(outputs: StructuredOutputs) -> Grammar:
 
 def chat_grammar(request: ChatRequest, prompt: Prompt) -> Grammar | None:
     """Return the grammar of an answer after its reasoning, or None if any text is allowed."""
-    grammar = output_grammar(request)
+    # The format is that of text, which an answer of calls does not have.
+    grammar = None if request.must_call else output_grammar(request)
     functions = [tool.function for tool in request.callable_tools]
     if functions and (request.must_call or grammar is not None):
         several = request.parallel_tool_calls is not False

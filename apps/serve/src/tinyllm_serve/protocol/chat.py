@@ -139,8 +139,8 @@ class ChatRequest(ClientFields, SamplingFields, PromptEnd):
         if isinstance(self.tool_choice, NamedTool) and not self.callable_tools:
             known = ", ".join(sorted(tool.function.name for tool in self.offered_tools))
             raise ValueError(f"tool_choice: expected one of {known}, got {self.tool_choice.name}")
-        if self.must_call and (self.has_format or self.ignore_eos):
-            raise ValueError("tool_choice: expected no output format and no ignore_eos beside it")
+        if self.must_call and self.ignore_eos:
+            raise ValueError("tool_choice: expected no ignore_eos beside it")
         if self.has_strict_tools and self.ignore_eos:
             raise ValueError("ignore_eos: expected false beside strict tools")
         return self
