@@ -11,10 +11,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import zlib
 from collections import defaultdict
 from collections.abc import Iterator
-from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +24,7 @@ from tinyllm_kernels import available, opset
 from tinyllm_layers import Backend
 from tinyllm_ops.testing import without_checks
 from tinyllm_ops.testing.fixtures import dtype, unchecked
+from tinyllm_ops.testing.pairs import without_new_pair
 
 __all__ = ["dtype", "native", "ops", "unchecked"]
 
@@ -43,7 +42,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what a sample of the middle instruction sets lacks, and mark exhaustive cases.
 
     These are cases of the middle instruction sets, cases with metalhost settings other than the
-    first of the sweep, and cases that add no pair of parameter values to a sample.
+    first of the sweep, and cases that add no pair of parameter values to a sample. Each instruction
+    set has a sample of its own, with every pair.
     """
     middle = INSTRUCTION_SETS[1:-1]
     cases: dict[tuple[str, object], list[pytest.Function]] = defaultdict(list)
@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         cases[item.nodeid.partition("[")[0], repr(isa or sweep)].append(item)
         if isa in middle or sweep not in (None, *FIRST):
             item.add_marker(pytest.mark.exhaustive)
-    redundant = [item for found in cases.values() for item in _without_new_pair(found)]
+    redundant = [item for found in cases.values() for item in without_new_pair(found)]
     for item in redundant:
         item.add_marker(pytest.mark.exhaustive)
     if os.environ.get("TINYLLM_TEST_ISAS") == "all":
@@ -64,28 +64,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     deselected = {item for item in redundant if item.callspec.params.get("ops") in middle}
     config.hook.pytest_deselected(items=list(deselected))
     items[:] = [item for item in items if item not in deselected]
-
-
-def _without_new_pair(cases: list[pytest.Function]) -> list[pytest.Function]:
-    """Return the cases of a test that add no pair of parameter values to the other cases.
-
-    Cases with most new pairs are chosen first, and of equal ones the first by a hash of the name,
-    which contains the instruction set. Two instruction sets therefore run different cases. Each
-    instruction set runs every pair of parameter values, such as a dtype and a format. A test with
-    one parameter keeps all of its cases.
-    """
-    new_pairs = {}
-    for case in sorted(cases, key=lambda case: zlib.crc32(case.name.encode())):
-        values = [(name, repr(value)) for name, value in sorted(case.callspec.params.items())]
-        new_pairs[case] = set(combinations(values, min(2, len(values))))
-    while new_pairs:
-        chosen = max(new_pairs, key=lambda case: len(new_pairs[case]))
-        found = new_pairs.pop(chosen)
-        if not found:
-            return [chosen, *new_pairs]
-        for pairs in new_pairs.values():
-            pairs.difference_update(found)
-    return []
 
 
 @pytest.fixture(params=INSTRUCTION_SETS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import mlx.core as mx
 import pytest
@@ -13,12 +14,18 @@ from tinyllm_layers.testing import packed
 from tinyllm_ops import REFERENCE, OpSet, Phase, Weight
 from tinyllm_ops.testing import normal
 from tinyllm_ops.testing.fixtures import device, dtype, ops, unchecked
+from tinyllm_ops.testing.pairs import mark_without_new_pair
 
 __all__ = ["attend", "device", "dtype", "ops", "projection", "random_qkv", "unchecked"]
 
 # Draw the same few examples in every run and on every machine, so that a failure can be repeated.
 settings.register_profile("repeatable", max_examples=10, derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to exhaustive runs the cases that add no pair of parameter values to a test."""
+    mark_without_new_pair(items, Path(__file__).parent)
 
 
 @pytest.fixture(scope="session")
