@@ -1,8 +1,10 @@
 """Fixtures: servers in processes of their own, on ports that the system chooses."""
 
 import shutil
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -41,6 +43,17 @@ XML_SCRIPT = ["#xml", "Let me see.\n", "<tool_call>", *XML_CALL, *XML_END]
 
 
 Start = Callable[..., Server]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_tls_context() -> Iterator[None]:
+    """Share one TLS context among all HTTP clients, which do not use it.
+
+    `httpx.get` makes a client for each request, and reading the certificates takes 40 ms.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", cache(ssl.create_default_context))
+        yield
 
 
 @pytest.fixture

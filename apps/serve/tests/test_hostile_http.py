@@ -4,14 +4,12 @@ import contextlib
 import gzip
 import socket
 import time
-from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from tinyllm_serve.testing import Server
 
-Start = Callable[..., Server]
 POST = (
     b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     b"Connection: close\r\n"
@@ -39,9 +37,8 @@ def chunked(body: bytes, length: int) -> bytes:
     return POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
 
 
-def test_small_chunks_are_refused_and_delay_no_other_client(start: Start) -> None:
-    server = start()
-    address = urlsplit(server.url)
+def test_small_chunks_are_refused_and_delay_no_other_client(pico: Server) -> None:
+    address = urlsplit(pico.url)
     sent = chunked(b" " * 400_000, 1)
     opened = []
     for _ in range(8):
@@ -50,17 +47,17 @@ def test_small_chunks_are_refused_and_delay_no_other_client(start: Start) -> Non
         connection.send(sent)
         opened.append(connection)
     began = time.monotonic()
-    assert httpx.get(f"{server.url}/health", timeout=60).status_code == 200
+    assert httpx.get(f"{pico.url}/health", timeout=60).status_code == 200
     assert time.monotonic() - began < 0.7
     for connection in opened:
         connection.close()
 
 
 @pytest.mark.parametrize("length", [1, 256, 65536])
-def test_chunks_of_a_client_are_accepted(length: int, start: Start) -> None:
+def test_chunks_of_a_client_are_accepted(length: int, pico: Server) -> None:
     text = "a b " * (100 if length == 1 else 50_000)
     body = b'{"prompt": "%s"}' % text.encode()
-    assert exchange(start(), chunked(body, length)).startswith(b"HTTP/1.1 200")
+    assert exchange(pico, chunked(body, length)).startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize(
@@ -70,37 +67,35 @@ def test_chunks_of_a_client_are_accepted(length: int, start: Start) -> None:
         pytest.param(b"a: " + b"b" * 100_000 + b"\r\n", id="long"),
     ],
 )
-def test_costly_headers_are_refused(headers: bytes, start: Start) -> None:
+def test_costly_headers_are_refused(headers: bytes, pico: Server) -> None:
     request = b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + headers + b"\r\n"
-    assert exchange(start(), request)[:12] in (b"HTTP/1.1 400", b"")
+    assert exchange(pico, request)[:12] in (b"HTTP/1.1 400", b"")
 
 
-def test_a_body_with_two_lengths_is_refused(start: Start) -> None:
+def test_a_body_with_two_lengths_is_refused(pico: Server) -> None:
     """A proxy that counts the body by the other length would see a second request in it."""
     sent = POST + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
-    assert exchange(start(), sent).startswith(b"HTTP/1.1 400")
+    assert exchange(pico, sent).startswith(b"HTTP/1.1 400")
 
 
-def test_a_long_method_is_shortened_in_the_answer_and_the_log(start: Start) -> None:
-    server = start()
+def test_a_long_method_is_shortened_in_the_answer_and_the_log(pico: Server) -> None:
+    seen = len(pico.log())
     head = b" /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    answer = exchange(server, b"A" * 15_000 + head)
+    answer = exchange(pico, b"A" * 15_000 + head)
     assert answer.startswith(b"HTTP/1.1 405")
     assert len(answer) < 1000
-    assert all(len(str(entry)) < 1000 for entry in server.log())
+    assert all(len(str(entry)) < 1000 for entry in pico.log()[seen:])
 
 
-def test_a_compressed_body_is_refused(start: Start) -> None:
+def test_a_compressed_body_is_refused(pico: Server) -> None:
     sent = gzip.compress(b'{"prompt": "a"}')
-    answer = httpx.post(
-        f"{start().url}/tokenize", content=sent, headers={"Content-Encoding": "gzip"}
-    )
+    answer = httpx.post(f"{pico.url}/tokenize", content=sent, headers={"Content-Encoding": "gzip"})
     assert (answer.status_code, "without compression" in answer.text) == (415, True)
 
 
-def test_a_wrong_chunk_after_the_response_ends_the_connection_quietly(start: Start) -> None:
-    server = start()
-    address = urlsplit(server.url)
+def test_a_wrong_chunk_after_the_response_ends_the_connection_quietly(pico: Server) -> None:
+    seen = len(pico.log())
+    address = urlsplit(pico.url)
     with socket.create_connection((address.hostname, address.port), timeout=30) as connection:
         head = b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         connection.sendall(head)
@@ -109,4 +104,4 @@ def test_a_wrong_chunk_after_the_response_ends_the_connection_quietly(start: Sta
         with contextlib.suppress(ConnectionError):
             while connection.recv(65536):
                 pass
-    assert [entry for entry in server.log() if "error" in entry] == []
+    assert [entry for entry in pico.log()[seen:] if "error" in entry] == []
