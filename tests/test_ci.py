@@ -4,6 +4,8 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import distribution
 from pathlib import Path
 from types import ModuleType
 
@@ -33,6 +35,14 @@ def test_each_member_is_tested_alone(ci: ModuleType) -> None:
             alone = [text for text in commands if f"{text} ".find(f"{folder} ") > 0]
             assert len(alone) == 1, member
             assert " --exact --locked --package " in alone[0]
+
+
+def test_the_workspace_has_what_the_tests_of_each_member_import() -> None:
+    """`uv run pytest` runs them all in the environment of the workspace."""
+    for member in [*ROOT.glob("packages/*"), *ROOT.glob("apps/*")]:
+        groups = tomllib.loads((member / "pyproject.toml").read_text())["dependency-groups"]
+        for entry in groups["dev"]:
+            distribution(re.split(r"[>=\[]", entry)[0])  # raises PackageNotFoundError
 
 
 def test_the_jobs_of_a_change_have_all_steps_once(ci: ModuleType) -> None:
