@@ -1,6 +1,7 @@
 """Long input of one client takes turns with the input of other clients, and rests between."""
 
 import asyncio
+import gc
 import threading
 import time
 
@@ -98,3 +99,27 @@ def test_a_busy_client_rests_after_long_input_beside_another_client() -> None:
             return time.monotonic() - start
 
     assert 15 / RATE < asyncio.run(test()) < 60 / RATE
+
+
+def test_the_error_of_begun_work_whose_caller_has_gone_is_not_logged() -> None:
+    begun, gate, logged = threading.Event(), threading.Event(), list[object]()
+
+    def work(_messages: object) -> None:
+        begun.set()
+        gate.wait(60)
+        raise ValueError
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, context: logged.append(context))
+        task = asyncio.create_task(run_in_thread(Pacer(), BUSY, work, MESSAGES))
+        await asyncio.to_thread(begun.wait, 60)
+        task.cancel()
+        loop.call_later(0.05, gate.set)  # after the cancellation
+        await asyncio.wait([task])
+        del task
+        gc.collect()
+        await asyncio.sleep(0)
+
+    asyncio.run(test())
+    assert not logged

@@ -61,4 +61,6 @@ async def run_in_thread(
         finally:
             job.cancel()
             await asyncio.wait([done])
+            if not done.cancelled():
+                done.exception()  # asyncio would log the error that no caller waits for
             await pacer.rest(client, seconds)
