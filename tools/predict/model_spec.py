@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 import mlx.core as mx
 from tinyllm_bench.cost import ModelCosts
-from tinyllm_bench.models.weight_format import DTYPES, WeightFormat
+from tinyllm_bench.models.weight_format import WeightFormat
 from tinyllm_bench.shapes import published_config
+from tinyllm_kernels.arithmetic import DTYPES
 from tinyllm_ops.quantization.tensor import AFFINE
 from tinyllm_qwen import QwenConfig
 from tinyllm_qwen.checkpoint.hub import resolve
@@ -60,7 +61,7 @@ class ModelSpec:
         folder = resolve(model)
         config = QwenConfig.from_folder(folder)
         formats = check_schema(config, find_tensors(folder, config), str(folder))
-        return cls(model, config, DTYPES[dtype], formats)
+        return cls(model, config, DTYPES[dtype] or mx.bfloat16, formats)
 
     def read_bytes(self, rank: int, size: int, keys: int) -> int:
         """Return the bytes that one rank reads for a token that attends to `keys` tokens.

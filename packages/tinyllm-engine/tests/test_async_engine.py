@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Coroutine, Sequence
 
 import mlx.core as mx
@@ -20,7 +19,6 @@ from tinyllm_engine import (
     RequestState,
     async_engine,
 )
-from tinyllm_engine.grammar.compiler import GrammarCompiler
 from tinyllm_engine.malloc_trim import release_free_memory
 from tinyllm_kernels import available, opset
 from tinyllm_qwen import SamplingParams, load
@@ -368,51 +366,3 @@ def test_a_request_that_is_cancelled_during_a_step_is_not_added(prompts: list[li
     StuckEngine.begun.clear()
     StuckEngine.forever.clear()
     run(test, lambda: StuckEngine(whole.model, whole.tokenizer))
-
-
-def test_start_raises_the_error_of_loading() -> None:
-    def fails() -> Engine:
-        raise ValueError("no such model")
-
-    async def main() -> None:
-        with pytest.raises(ValueError, match="no such model"):
-            await AsyncEngine(fails).start()
-
-    asyncio.run(main())
-
-
-def test_start_waits_until_the_vocabulary_of_grammars_is_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Reading holds Python's lock, so that it would stall a server that is ready."""
-    is_read: list[bool] = []
-
-    def read(_: GrammarCompiler) -> None:
-        time.sleep(0.3)
-        is_read.append(True)
-
-    async def test(engine: AsyncEngine) -> None:
-        assert is_read
-
-    monkeypatch.setattr(GrammarCompiler, "read_vocabulary", read)
-    run(test)
-
-
-def test_start_raises_the_error_of_reading_the_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(_: GrammarCompiler) -> None:
-        raise ValueError("two tokens have the same bytes")
-
-    async def test(_: AsyncEngine) -> None:
-        pytest.fail("the engine has started")
-
-    monkeypatch.setattr(GrammarCompiler, "read_vocabulary", read)
-    with pytest.raises(ValueError, match="the same bytes"):
-        run(test)
-
-
-def test_an_engine_that_was_not_started_refuses_requests(prompts: list[list[int]]) -> None:
-    async def main() -> None:
-        with pytest.raises(EngineClosedError, match="not started"):
-            await collect(AsyncEngine(make), Request(prompts[0]))
-
-    asyncio.run(main())

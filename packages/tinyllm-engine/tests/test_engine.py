@@ -346,10 +346,10 @@ def test_the_rank_with_the_most_layers_limits_the_pages(pico: Model, within: int
     memory = pages_of(model, 6, 4)
     settings = EngineSettings(page_size=4, memory_bytes=memory)
     if within:
-        assert Engine(Larger(model), tokenizer, settings).stats.pages_total == within  # type: ignore[arg-type]
+        assert Engine(Larger(model), tokenizer, settings).stats.pages_total == within
     else:
         with pytest.raises(ValueError, match="bytes for one page of 4 tokens"):
-            Engine(Larger(model), tokenizer, settings)  # type: ignore[arg-type]
+            Engine(Larger(model), tokenizer, settings)
 
 
 def test_ranks_exchange_only_the_tokens_that_decide_the_choice(
@@ -363,7 +363,7 @@ def test_ranks_exchange_only_the_tokens_that_decide_the_choice(
         ([few, DRAWN], None, {None, 5}),
     ):
         model.noted.clear()
-        engine = Engine(model, pico[1], EngineSettings(speculation=2))  # type: ignore[arg-type]
+        engine = Engine(model, pico[1], EngineSettings(speculation=2))
         handles = [
             engine.add(Request(prompt, 9, kinds[place % len(kinds)]))
             for place, prompt in enumerate(prompts)
