@@ -48,6 +48,19 @@ inline float multiply_add(float a, float b, float c) {
 #endif
 }
 
+// The same for vectors, where GCC 14 contracts the expression in some functions only.
+inline Floats multiply_add(Floats a, Floats b, Floats c) {
+#if defined(__AVX512F__)
+  return bit_cast<Floats>(
+      _mm512_fmadd_ps(bit_cast<__m512>(a), bit_cast<__m512>(b), bit_cast<__m512>(c)));
+#elif defined(__FMA__)
+  return bit_cast<Floats>(
+      _mm256_fmadd_ps(bit_cast<__m256>(a), bit_cast<__m256>(b), bit_cast<__m256>(c)));
+#else
+  return a * b + c;
+#endif
+}
+
 // Loads and stores need no alignment.
 inline Floats load(const float* from) {
   Floats v;

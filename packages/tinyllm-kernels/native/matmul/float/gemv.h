@@ -71,13 +71,15 @@ void multiply_quantized_rows(const LinearTask& t, int64_t n, int64_t rows, int64
     for (int i = 0; i < group; i += W) {
       for (int r = 0; r < kRows; ++r) {
         const Floats codes = Format::raw(row[r], k0 + i);
-        for (int m = 0; m < M; ++m) sums[r][m] += codes * load(x + m * columns + i);
+        for (int m = 0; m < M; ++m) {
+          sums[r][m] = multiply_add(codes, load(x + m * columns + i), sums[r][m]);
+        }
       }
     }
     for (int r = 0; r < kRows; ++r) {
       const Affine affine = Format::affine(w, row_groups[r] + g);
       for (int m = 0; m < M; ++m) {
-        total[r][m] += sums[r][m] * affine.scale;
+        total[r][m] = multiply_add(sums[r][m], Floats{} + affine.scale, total[r][m]);
         if constexpr (Format::kBiased) {
           const float group_sum = t.x_group_sums[(m0 + m) * groups + g];
           biases[r][m] = multiply_add(affine.bias, group_sum, biases[r][m]);
