@@ -38,7 +38,7 @@ for _ in range(40):
         (Grammar.lark("start: T\nT: " + "\n | ".join(['"a"'] * 3_500)), "3,000 lines"),
         (Grammar.lark("start: " + '%json {"type": "string"} ' * 300), "256 JSON schemas"),
         (Grammar.json_schema(DEEP), "64 levels"),
-        (Grammar.json_schema("[" * 5_000), "64 levels"),
+        (Grammar.json_schema("[" * 5_000 + "]" * 5_000), "64 levels"),
         (Grammar.json_schema({"properties": dict.fromkeys(map(str, range(1001)), TEXT)}), "1,000"),
         (Grammar.json_schema({"patternProperties": {f"{i}a": TEXT for i in range(33)}}), "32"),
         (Grammar.json_schema(MULTIPLE), "10,000 as the common multiple"),

@@ -16,7 +16,7 @@ struct OneStepPrefetch {
   static constexpr int kScalesOfLine = 64 / (W * sizeof(T));
 
   void codes(const void* at) const { prefetch<3>(at, kSingleCodes); }
-  static void scales(const void*) {}
+  static void scales(const void* at) { prefetch<3>(at, kScales); }
 
  protected:
   // Level 3 is the first-level cache, level 2 the second-level cache.
@@ -31,7 +31,6 @@ struct TwoStepPrefetch : OneStepPrefetch {
     prefetch<2>(at, distances.far);
     prefetch<3>(at, distances.near);
   }
-  static void scales(const void* at) { prefetch<3>(at, kScales); }
 
   PrefetchDistances distances;
 };
