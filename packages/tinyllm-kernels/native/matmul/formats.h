@@ -80,12 +80,19 @@ inline Floats to_floats(Words codes) {
   return __builtin_convertvector(bit_cast<Ints>(codes), Floats);
 }
 
+#if defined(__AVX512F__)
+// The number with this index, for each lane. Only the lower four bits of an index are read.
+inline Floats look_up(Floats numbers, Words index) {
+  return bit_cast<Floats>(
+      _mm512_permutexvar_ps(bit_cast<__m512i>(index), bit_cast<__m512>(numbers)));
+}
+#endif
+
 // E2M1: a sign bit, two bits of exponent, one bit of mantissa.
 inline Floats e2m1(Words code) {
 #if defined(__AVX512F__)
   constexpr Floats kNumbers = {0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6};
-  return bit_cast<Floats>(
-      _mm512_permutexvar_ps(bit_cast<__m512i>(code), bit_cast<__m512>(kNumbers)));
+  return look_up(kNumbers, code);
 #else
 #if defined(__AVX2__)
   constexpr Floats kNumbers = {0, 0.5, 1, 1.5, 2, 3, 4, 6};

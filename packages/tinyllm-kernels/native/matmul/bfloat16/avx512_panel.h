@@ -22,15 +22,14 @@ inline constexpr int kChunk = 2 * W;  // columns of a cache line in bfloat16; a 
 // Pairs of numbers in a row. A last number without a neighbor is a pair with zero.
 inline int64_t row_pairs(int columns) { return (columns + 1) / 2; }
 
-// Code `index` of each word, as a float. A permutation ignores all but the four lowest bits.
+// Code `index` of each word, as a float.
 template <Codes C>
 inline Floats code_as_float(Words word, int index) {
   const Words code = word >> static_cast<uint32_t>(kBits<C> * index);
   if constexpr (C == Codes::e2m1) return e2m1(code);
   if constexpr (C == Codes::uint4) {
     constexpr Floats kNumbers = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    return bit_cast<Floats>(
-        _mm512_permutexvar_ps(bit_cast<__m512i>(code), bit_cast<__m512>(kNumbers)));
+    return look_up(kNumbers, code);
   }
   return to_floats(code & ((1u << kBits<C>)-1));
 }

@@ -206,16 +206,7 @@ class AnyRowAffines {
     return is_float16_ ? float16_rows_[group] : rows_[group];
   }
 
-  // Prefetches what follows the scales and the biases of a group.
-  void prefetch(int64_t group) const {
-    struct Ahead {
-      static void scales(const void* at) {
-        constexpr int kBytes = 512;
-        __builtin_prefetch(static_cast<const char*>(at) + kBytes);
-      }
-    };
-    if (group % (64 / (W * sizeof(T))) == 0) rows_.template prefetch<Ahead>(group);
-  }
+  [[gnu::always_inline]] void prefetch(int64_t group) const { rows_.prefetch(group); }
 
  private:
   static constexpr bool kIsE2m1 = C == Codes::e2m1;

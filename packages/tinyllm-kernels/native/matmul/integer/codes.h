@@ -16,6 +16,7 @@
 #include "isa/load_store.h"
 #include "isa/vectors.h"
 #include "matmul/formats.h"
+#include "runtime/prefetch_distances.h"
 #include "types.h"
 
 namespace tinyllm::TINYLLM_ISA {
@@ -79,11 +80,13 @@ class RowAffines {
     }
   }
 
-  // Prefetches what follows the scales and the biases of a group.
-  template <typename Prefetch>
-  void prefetch(int64_t group) const {
-    Prefetch::scales(scales_ + group * W);
-    if constexpr (kBiased) Prefetch::scales(biases_ + group * W);
+  // Prefetches what follows the scales and the biases of a group, once a cache line. The function is
+  // inlined, because GCC removes calls of functions that only prefetch.
+  [[gnu::always_inline]] void prefetch(int64_t group) const {
+    constexpr int64_t kGroupsOfLine = 64 / (W * sizeof(T)), kAhead = kScales / sizeof(T);
+    if (group % kGroupsOfLine) return;
+    __builtin_prefetch(scales_ + group * W + kAhead);
+    if constexpr (kBiased) __builtin_prefetch(biases_ + group * W + kAhead);
   }
 
  private:

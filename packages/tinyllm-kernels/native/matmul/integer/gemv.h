@@ -46,7 +46,7 @@ void integer_gemv_rows(const LinearTask& t, const Weights& w, int64_t token, int
         for (int m = 0; m < M; ++m) words.multiply_add(x + m * columns * 2, sums[m]);
       }
     }
-    if (g % Prefetch::template kScalesOfLine<T> == 0) affines.template prefetch<Prefetch>(g);
+    affines.prefetch(g);
     const auto [scale, bias] = affines_of_integers<C>(affines[g], kCodeOffset<C>);
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {

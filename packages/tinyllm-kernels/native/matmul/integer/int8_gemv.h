@@ -130,7 +130,7 @@ void int8_gemv_rows(const LinearTask& t, const Weights& w, Int8Tokens x, int64_t
 #pragma GCC unroll 16
       for (int m = 0; m < M; ++m) sums[m].widen();
     }
-    if (g % Prefetch::template kScalesOfLine<T> == 0) affines.template prefetch<Prefetch>(g);
+    affines.prefetch(g);
     const auto [scale, bias] = affines_of_integers<C>(affines[g], kCodeOffset<C>);
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {

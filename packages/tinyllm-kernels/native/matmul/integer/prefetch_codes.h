@@ -1,4 +1,4 @@
-// Prefetching of codes, scales and biases by integer kernels.
+// Prefetching of codes by integer kernels.
 //
 // Hardware prefetchers alone are too slow: they stop at the end of a page, and the rows of x, which
 // are read at the same time, keep them busy.
@@ -12,11 +12,8 @@ namespace tinyllm::TINYLLM_ISA {
 // Prefetches what follows the addresses that are read now.
 struct OneStepPrefetch {
   static constexpr int kWordsOfLine = 64 / sizeof(Words);
-  template <typename T>
-  static constexpr int kScalesOfLine = 64 / (W * sizeof(T));
 
   void codes(const void* at) const { prefetch<3>(at, kSingleCodes); }
-  static void scales(const void* at) { prefetch<3>(at, kScales); }
 
  protected:
   // Level 3 is the first-level cache, level 2 the second-level cache.
