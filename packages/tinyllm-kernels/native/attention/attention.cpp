@@ -29,8 +29,9 @@ int64_t attention_scratch(const AttentionTask& t) {
   return PartialResult::floats(kVectorQueryTileRows, t.padded_dim()) + floats;
 }
 
-void attention_part(const AttentionTask& t, const AttentionPart& part, float* partials,
-                    float* scratch) {
+void attention_part(const AttentionTask& t, const AttentionPlan& plan, int64_t index,
+                    float* partials, float* scratch) {
+  const AttentionPart& part = plan.parts[index];
   const int64_t width = t.padded_dim();
   const bool is_final = part.partial_offset < 0;
   const bool decodes = is_decode(t, Request(t, part.tile.request));
@@ -41,7 +42,8 @@ void attention_part(const AttentionTask& t, const AttentionPart& part, float* pa
   PartialResult result(memory, part.tile.rows, width);
   float* kernel_scratch = scratch + PartialResult::floats(kVectorQueryTileRows, width);
   if (decodes) {
-    decode_part(t, part, result, kernel_scratch);
+    const AttentionPart* next = index + 1 < std::ssize(plan.parts) ? &part + 1 : nullptr;
+    decode_part(t, part, next, result, kernel_scratch);
   } else {
     prefill_part(t, part, result, kernel_scratch);
   }

@@ -95,12 +95,12 @@ int64_t decode_scratch(const AttentionTask& t) {
   return kRowBatch * t.padded_dim() + kMaxDecodeRows * (t.padded_dim() + kDecodeSplit);
 }
 
-void decode_part(const AttentionTask& t, const AttentionPart& part, PartialResult& result,
-                 float* scratch) {
+void decode_part(const AttentionTask& t, const AttentionPart& part, const AttentionPart* next,
+                 PartialResult& result, float* scratch) {
   const int64_t width = t.padded_dim(), features = part.tile.rows * width;
   float* q = scratch + kRowBatch * width;
   float* scores = q + kMaxDecodeRows * width;
-  const DecodeStream stream(t, part);
+  const DecodeStream stream(t, part, next);
   const Decode work{t, part, stream, scratch, q, scores};
   load_queries(t, part.tile, t.scale, q);
   if (reads_even_odd(t.k)) to_even_odd_order(q, features);

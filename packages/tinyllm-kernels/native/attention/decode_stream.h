@@ -9,21 +9,20 @@
 
 namespace tinyllm::TINYLLM_ISA {
 
-// The rows of a part: first its keys, then its values, then the first keys of the next split. The
-// last row stands for rows after the end.
+// The rows of a part: first its keys, then its values, then the first keys of the part that its
+// thread probably computes next. The last row stands for rows after the end.
 class DecodeStream {
  public:
-  DecodeStream(const AttentionTask& t, const AttentionPart& part)
+  // `next` may be null.
+  DecodeStream(const AttentionTask& t, const AttentionPart& part, const AttentionPart* next)
       : prefetches_(row_distances().far && !part.keys.empty()),
         row_bytes_(bytes_of_row(t.k, t.dim)) {
     if (!prefetches_) return;
-    const QueryTile& tile = part.tile;
     const int64_t count = part.keys.count();
-    const int64_t following = Request(t, tile.request).keys - part.keys.last;
-    const int64_t known = std::min(kMaxAhead, following);
-    find_rows(t, t.k.codes, tile.request, tile.kv_head, part.keys.first, count, rows_);
-    find_rows(t, t.v.codes, tile.request, tile.kv_head, part.keys.first, count, rows_ + count);
-    find_rows(t, t.k.codes, tile.request, tile.kv_head, part.keys.last, known, rows_ + 2 * count);
+    const int64_t known = next ? std::min(kMaxAhead, next->keys.count()) : 0;
+    add(t, t.k, part, count, 0);
+    add(t, t.v, part, count, count);
+    if (next) add(t, t.k, *next, known, 2 * count);
     const int64_t end = 2 * count + known;
     std::fill_n(rows_ + end, kMaxAhead - known, rows_[end - 1]);
     const PrefetchDistances bytes = row_distances();
@@ -51,6 +50,13 @@ class DecodeStream {
 
  private:
   static constexpr int64_t kMaxAhead = 64;  // rows
+
+  // Sets rows `to` to `to + count` to the first keys or values of a part.
+  void add(const AttentionTask& t, const KeyValues& kv, const AttentionPart& part, int64_t count,
+           int64_t to) {
+    const QueryTile& tile = part.tile;
+    find_rows(t, kv.codes, tile.request, tile.kv_head, part.keys.first, count, rows_ + to);
+  }
 
   static int64_t bytes_of_row(const KeyValues& kv, int64_t dim) {
     const int64_t bits = kv.mode == Mode::dense ? 8 * size_of(kv.type) : kv.bits;

@@ -9,9 +9,11 @@
 namespace tinyllm::TINYLLM_ISA {
 
 // Computes a part of a decode step: one query, all heads that share a key. Memory bandwidth is the
-// limit, and each key and value is read once. `scratch` has `decode_scratch` floats.
+// limit, and each key and value is read once. The first keys of `next`, which may be null, are
+// prefetched. `scratch` has `decode_scratch` floats.
 int64_t decode_scratch(const AttentionTask&);
-void decode_part(const AttentionTask&, const AttentionPart&, PartialResult& result, float* scratch);
+void decode_part(const AttentionTask&, const AttentionPart&, const AttentionPart* next,
+                 PartialResult& result, float* scratch);
 
 // Rows of a query tile of `prefill_part`, at most. More rows share packed keys and values. With
 // AVX-512 a second-level cache has at least 1 MB, enough for the sums of twice as many rows.

@@ -76,7 +76,7 @@ struct KernelTable {
   // `partial_floats` of the plan.
   int64_t (*attention_query_tile_rows)(const AttentionTask&);  // rows of a query tile, at most
   int64_t (*attention_scratch)(const AttentionTask&);  // floats of scratch memory for each thread
-  void (*attention_part)(const AttentionTask&, const AttentionPart&, float* partials,
+  void (*attention_part)(const AttentionTask&, const AttentionPlan&, int64_t part, float* partials,
                          float* scratch);
   void (*attention_merge)(const AttentionTask&, const AttentionMerge&, float* partials);
 

@@ -14,7 +14,7 @@ void run_attention(const KernelTable& kernels, const AttentionTask& task) {
   const Aligned<float> partials = aligned<float>(plan.partial_floats);
   Scratch scratch(kernels.attention_scratch(task));
   pool.run(static_cast<int64_t>(plan.parts.size()), [&](int64_t part, int thread) {
-    kernels.attention_part(task, plan.parts[part], partials.get(), scratch[thread]);
+    kernels.attention_part(task, plan, part, partials.get(), scratch[thread]);
   });
   pool.run(static_cast<int64_t>(plan.merges.size()), [&](int64_t merge, int) {
     kernels.attention_merge(task, plan.merges[merge], partials.get());
