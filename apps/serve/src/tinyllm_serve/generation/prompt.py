@@ -227,4 +227,5 @@ def length_errors(field: str, max_model_len: int | None = None) -> Iterator[None
         message = f"{field}: {error}"
         if max_model_len is not None:
             message += f"; this model's maximum context length is {max_model_len} tokens"
-        raise ApiError(400, message, param=field, code=TOO_LONG) from error
+        # Without its traceback: see `renamed_fields`.
+        raise ApiError(400, message, param=field, code=TOO_LONG) from error.with_traceback(None)

@@ -207,7 +207,9 @@ def renamed_fields(names: Mapping[str, str]) -> Iterator[None]:
         message = known.message
         if message.startswith(f"{old}: "):
             message = f"{new}{message.removeprefix(old)}"
-        raise replace(known, message=message, param=new or None) from error
+        # Without its traceback. From Python 3.12 on, the traceback and a frame of contextlib would
+        # refer to each other (python/cpython#129280), and keep the request in memory for long.
+        raise replace(known, message=message, param=new or None) from error.with_traceback(None)
 
 
 def as_api_error(error: Exception) -> ApiError:
