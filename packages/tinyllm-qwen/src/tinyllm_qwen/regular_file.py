@@ -18,13 +18,28 @@ _KINDS = {
 }
 
 
+def exists(path: Path) -> bool:
+    """Return True if `path` exists; a broken link does not.
+
+    `Path.exists` is also False for all errors, from Python 3.14 on.
+
+    Raises:
+        OSError: if the system cannot tell, for example for lack of a permission.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null character
+        return False
+    return True
+
+
 def exists_or_broken_link(path: Path) -> bool:
     """Return True if `path` exists, or is a broken link, or cannot be accessed.
 
     A broken optional file must lead to an error, so it must not count as absent.
     """
     try:
-        return path.is_symlink() or path.exists()
+        return path.is_symlink() or exists(path)
     except OSError:
         return True
 

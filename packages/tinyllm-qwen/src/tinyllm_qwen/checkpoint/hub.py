@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from tinyllm_qwen.errors import CheckpointError
+from tinyllm_qwen.regular_file import exists
 
 BUILT_IN = "pico"
 
@@ -75,13 +76,13 @@ def _existing(path: str | Path) -> Path | None:
         return None
     try:
         folder = Path(path).expanduser()
-        exists = folder.exists()
+        is_present = exists(folder)
     except (OSError, RuntimeError) as error:  # the name is too long, or ~user is unknown
         reason = error.strerror if isinstance(error, OSError) else error
         raise CheckpointError(
             f"{str(path)[:200]!r} cannot be a folder ({reason}): check the name of the model"
         ) from error
-    if exists and not folder.is_dir():
+    if is_present and not folder.is_dir():
         if folder.suffix == ".gguf":
             raise CheckpointError(
                 f"{folder} is a GGUF file, which cannot be read: name the folder or the repository "
@@ -90,4 +91,4 @@ def _existing(path: str | Path) -> Path | None:
         raise CheckpointError(
             f"{folder} is a file: name the folder that holds it and config.json, {folder.parent}"
         )
-    return folder if exists else None
+    return folder if is_present else None

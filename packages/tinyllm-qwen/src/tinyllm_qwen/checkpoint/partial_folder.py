@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tinyllm_qwen.errors import ConversionError
+from tinyllm_qwen.regular_file import exists
 
 PREFIX = ".tinyllm-partial-"
 
@@ -21,11 +22,11 @@ def check_target(target: Path) -> Path:
     """
     try:
         is_link, path = target.expanduser().is_symlink(), target.expanduser().resolve()
-        exists = path.exists()
-        if not is_link and (not exists or (path.is_dir() and not any(path.iterdir()))):
+        is_present = exists(path)
+        if not is_link and (not is_present or (path.is_dir() and not any(path.iterdir()))):
             # A rename cannot replace a mount point. Replacing the current folder would leave the
             # shell in a deleted folder.
-            if exists and (path.is_mount() or path == Path.cwd()):
+            if is_present and (path.is_mount() or path == Path.cwd()):
                 raise ConversionError(f"{path} is in use: name a new folder inside it")
             return path
     except (OSError, RuntimeError) as error:  # name too long, no permission, unknown ~user
