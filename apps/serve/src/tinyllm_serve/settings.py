@@ -1,6 +1,7 @@
 """The options of `serve`: each is declared once, with its help, default and bounds."""
 
 import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, get_type_hints
@@ -361,7 +362,12 @@ class Settings(ModelOptions):
                     raise UsageError(f"--{dashed}: expected none with --no-enable-prefix-caching")
         if path is not None:
             # The end of the server replaces it, even a device.
-            is_file = path.is_file() or not path.exists()
+            try:
+                is_file = stat.S_ISREG(path.stat().st_mode)
+            except (FileNotFoundError, NotADirectoryError):
+                is_file = True
+            except OSError:  # the name is too long, for example
+                is_file = False
             check("prefix_cache_path", str(path), "a file, not a folder or a device", is_file)
             folder = next(parent for parent in path.absolute().parents if parent.exists())
             is_writable = folder.is_dir() and os.access(folder, os.W_OK)

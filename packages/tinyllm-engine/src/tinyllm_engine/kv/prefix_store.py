@@ -16,6 +16,7 @@ from tinyllm_layers import PagedCache, RecurrentPool
 from tinyllm_ops import QuantizedTensor
 from tinyllm_qwen.checkpoint.safetensors_file import read_header
 from tinyllm_qwen.language_model import LanguageModel
+from tinyllm_qwen.regular_file import exists
 
 from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.kv.block_manager import HASH_BYTES, BlockManager
@@ -109,9 +110,9 @@ class PrefixStore:
             The number of loaded pages; 0 without a file, or if the file cannot be used, with the
             reason in the log.
         """
-        if not path.exists():
-            return 0
         try:
+            if not exists(path):
+                return 0
             tensors = self._read(path)
         except (OSError, RuntimeError, ValueError) as error:
             _log.warning("%s: no prefixes were loaded: %s", path, error)
