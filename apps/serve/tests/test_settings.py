@@ -114,7 +114,7 @@ def test_every_engine_option_reaches_the_engine(tmp_path: Path) -> None:
         ),
         ({"prefix_cache_path": Path()}, "--prefix-cache-path: expected a file, not a folder"),
         ({"prefix_cache_path": Path("/dev/zero")}, "--prefix-cache-path: expected a file, not"),
-        ({"prefix_cache_path": Path("x" * 5000)}, "--prefix-cache-path: expected a file, not"),
+        ({"prefix_cache_path": Path("x" * 5000)}, "--prefix-cache-path: File name too long: name"),
         (
             {"prefix_cache_path": Path(__file__) / "folder" / "file"},
             "--prefix-cache-path: expected a file in a writable folder, got ",

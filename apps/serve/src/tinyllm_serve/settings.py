@@ -366,8 +366,9 @@ class Settings(ModelOptions):
                 is_file = stat.S_ISREG(path.stat().st_mode)
             except (FileNotFoundError, NotADirectoryError):
                 is_file = True
-            except OSError:  # the name is too long, for example
-                is_file = False
+            except OSError as error:  # the name is too long, for example
+                reason = f"{error.strerror}: name another file, got {str(path)[:200]}"
+                raise UsageError(f"--prefix-cache-path: {reason}") from None
             check("prefix_cache_path", str(path), "a file, not a folder or a device", is_file)
             folder = next(parent for parent in path.absolute().parents if parent.exists())
             is_writable = folder.is_dir() and os.access(folder, os.W_OK)
