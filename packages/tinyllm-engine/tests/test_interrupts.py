@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import count
 
 import pytest
-from tinyllm_engine import Engine, EngineSettings, Output, Request, RequestState
+from tinyllm_engine import Engine, EngineSettings, Output, Request, RequestState, SampledToken
 from tinyllm_engine.recovery import delayed_interrupt
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer
 
@@ -47,10 +47,10 @@ def test_an_interrupt_loses_no_token(
     expected = tokens_of(Engine(*pico, settings), prompts)
     calls, accept = count(1), RequestState.accept
 
-    def interrupted(request: RequestState, sampled: list[object]) -> list[Output]:
+    def interrupted(request: RequestState, sampled: list[SampledToken]) -> list[Output]:
         if next(calls) == when:
             signal.raise_signal(signal.SIGINT)
-        return accept(request, sampled)  # type: ignore[arg-type]
+        return accept(request, sampled)
 
     monkeypatch.setattr(RequestState, "accept", interrupted)
     assert tokens_of(Engine(*pico, settings), prompts) == expected
@@ -64,10 +64,10 @@ def test_run_yields_the_outputs_of_an_interrupted_step(
     first, second = (engine.add(Request(prompt, 3, ignore_end=True)) for prompt in prompts[:2])
     calls, accept = count(1), RequestState.accept
 
-    def interrupted(request: RequestState, sampled: list[object]) -> list[Output]:
+    def interrupted(request: RequestState, sampled: list[SampledToken]) -> list[Output]:
         if request is second and next(calls) == 3:
             signal.raise_signal(signal.SIGINT)
-        return accept(request, sampled)  # type: ignore[arg-type]
+        return accept(request, sampled)
 
     monkeypatch.setattr(RequestState, "accept", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -79,7 +79,7 @@ def test_run_yields_the_outputs_of_an_interrupted_step(
 
 def test_the_interrupt_comes_after_the_block() -> None:
     done = []
-    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 # what runs after the interrupt
         with delayed_interrupt():
             signal.raise_signal(signal.SIGINT)
             done.append("block")
