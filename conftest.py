@@ -3,11 +3,12 @@
 `uv run pytest` is the quick check after a change. `uv run pytest packages/tinyllm-engine` runs all
 tests of that member. CI runs every member so.
 
-Ctrl-C also ends a run while Python collects garbage.
+Ctrl-C also ends a run while Python collects garbage, and tests of it also run in the background.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Generator
 
@@ -35,6 +36,9 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 
     Hypothesis measures the time of each collection in a callback. Python ignores the
     KeyboardInterrupt there: pytest would fail the test with a warning, and continue.
+
+    Programs that a shell starts in the background ignore Ctrl-C, and so do their children. Tests
+    send it to both.
     """
     report = sys.unraisablehook
 
@@ -45,7 +49,9 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
             report(error)
 
     sys.unraisablehook = stop_or_report
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return (yield)
     finally:
         sys.unraisablehook = report
+        signal.signal(signal.SIGINT, handler)

@@ -5,7 +5,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -103,15 +103,7 @@ def test_a_pipe_closed_early_is_not_an_error(chat: Run, random: str) -> None:
     assert b"rror" not in done.stderr
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Let children receive Ctrl-C, even if a background shell runs the tests and ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def test_ctrl_c_exits_silently_with_130(random: str, interruptible: None) -> None:
+def test_ctrl_c_exits_silently_with_130(random: str) -> None:
     process = subprocess.Popen(
         [
             *(sys.executable, "-c", "from tinyllm_chat.cli import main; exit(main())"),

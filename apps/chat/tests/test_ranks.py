@@ -29,9 +29,6 @@ Launch = Callable[..., list[subprocess.Popen[str]]]
 def launch(tmp_path: Path) -> Iterator[Launch]:
     """Launch `chat` as two ranks on loopback; the first has a pipe for stdin."""
     with ExitStack() as stack:
-        # A background process of a shell ignores Ctrl-C, and its children inherit that.
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
-        stack.callback(signal.signal, signal.SIGINT, before)
 
         def run(*arguments: str) -> list[subprocess.Popen[str]]:
             with ExitStack() as sockets:

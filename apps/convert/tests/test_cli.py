@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -260,20 +259,12 @@ def test_large_sizes_are_reported_in_gigabytes(tmp_path: Path) -> None:
     ]
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Let children receive Ctrl-C, even if a background shell runs the tests and ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.parametrize(
     ("number", "code", "message"),
     [(signal.SIGINT, 130, "convert: interrupted\n"), (signal.SIGTERM, 143, "")],
 )
 def test_ctrl_c_and_sigterm_remove_the_partial_target(
-    number: signal.Signals, code: int, message: str, tmp_path: Path, interruptible: None
+    number: signal.Signals, code: int, message: str, tmp_path: Path
 ) -> None:
     # Packing 5 million floating-point codes takes MLX a second on a CPU.
     source = make(tmp_path / "source", vocab_size=40_000)

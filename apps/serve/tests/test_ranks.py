@@ -51,9 +51,6 @@ Start = Callable[..., Pair]
 def pair(folder: Path, *options: str) -> Iterator[Pair]:
     """Start `serve` as two ranks on the loopback address."""
     with ExitStack() as stack:
-        # A process in a shell's background ignores Ctrl-C, and its children inherit that.
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
-        stack.callback(signal.signal, signal.SIGINT, before)
         with ExitStack() as sockets:
             held = [sockets.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in "01"]
             hosts = [[f"127.0.0.1:{each.getsockname()[1]}"] for each in held]

@@ -2,7 +2,6 @@
 
 import signal
 from collections import defaultdict
-from collections.abc import Iterator
 from itertools import count
 
 import pytest
@@ -11,14 +10,6 @@ from tinyllm_engine.recovery import delayed_interrupt
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer
 
 SAMPLED = SamplingParams(temperature=2.0, top_k=40, repetition_penalty=1.2, seed=4)
-
-
-@pytest.fixture(autouse=True)
-def handler() -> Iterator[None]:
-    """Let Ctrl-C raise KeyboardInterrupt, also in the background of a shell that ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def tokens_of(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
