@@ -41,7 +41,7 @@ struct KernelTable {
                         int64_t last, uint32_t* packed);
 
   // Sets `part_rows` and `part_tokens` of a task.
-  void (*linear_plan)(LinearTask&, int threads);
+  void (*linear_plan)(LinearTask&, int64_t parts);
   int64_t (*linear_part_count)(const LinearTask&);
   LinearRange (*linear_part_range)(const LinearTask&, int64_t part);
   int64_t (*linear_scratch)(const LinearTask&);  // floats of scratch memory for each thread

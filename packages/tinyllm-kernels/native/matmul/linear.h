@@ -56,8 +56,13 @@ enum class LinearKernel : uint8_t {
   return kernel >= LinearKernel::int8_gemv;
 }
 
+// Parts that each thread computes, if its task is large enough. Threads that are slower, or are
+// preempted, leave parts to the others.
+inline constexpr int64_t kPartsPerThread = 16;
+
 // A product. It points to memory of its caller. The caller sets `part_rows` and `part_tokens` with
-// `linear_plan` and then computes all parts, in any order and on any threads.
+// `linear_plan`, for about so many parts, and then computes all parts, in any order and on any
+// threads.
 struct LinearTask {
   LinearKernel kernel{};
   // x in the layout that the kernel reads. `Operand` (layers/) makes it, and sets `kernel`.
@@ -112,10 +117,6 @@ struct LinearRange {
 
 #ifdef TINYLLM_ISA
 namespace TINYLLM_ISA {
-// Parts for each thread, at least, if the task is large enough. A thread that is preempted then
-// leaves its last parts to the other threads.
-inline constexpr int64_t kPartsPerThread = 16;
-
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The tokens of a part, in whole tiles, of a task with `part_rows`: all tokens, unless w has too few

@@ -11,7 +11,14 @@
 namespace tinyllm {
 namespace {
 
-LinearTask task_of(const KernelTable& kernels, const Product& product) {
+// The parts of a product with w, if all products of its task have `rows` rows of w together. Parts
+// of different products have about as many rows, so that all threads begin with as much work.
+int64_t wanted_parts(const Weights& w, int64_t rows) {
+  const int64_t parts = kPartsPerThread * ThreadPool::shared().threads();
+  return (parts * w.rows + rows - 1) / rows;
+}
+
+LinearTask task_of(const KernelTable& kernels, const Product& product, int64_t parts) {
   Operand& x = *product.x;
   LinearTask task{.tokens = x.rows(),
                   .w = product.w,
@@ -21,7 +28,7 @@ LinearTask task_of(const KernelTable& kernels, const Product& product) {
                   .y_stride = product.y_stride ? product.y_stride : product.w->rows,
                   .type = x.type()};
   x.set_x(task);
-  kernels.linear_plan(task, ThreadPool::shared().threads());
+  kernels.linear_plan(task, parts);
   return task;
 }
 
@@ -165,9 +172,10 @@ void multiply(const KernelTable& kernels, const std::vector<Product>& products) 
   std::vector<LinearTask> tasks;
   std::vector<std::unique_ptr<EpilogueCounters>> counters;
   Parts parts;
-  int64_t floats = 0;
+  int64_t floats = 0, rows = 0;
+  for (const Product& product : products) rows += product.w->rows;
   for (const Product& product : products) {
-    tasks.push_back(task_of(kernels, product));
+    tasks.push_back(task_of(kernels, product, wanted_parts(*product.w, rows)));
     counters.push_back(product.epilogue
                            ? std::make_unique<EpilogueCounters>(*product.epilogue, tasks.back())
                            : nullptr);
@@ -185,15 +193,17 @@ void multiply(const KernelTable& kernels, const std::vector<Product>& products) 
 void multiply_gated(const KernelTable& kernels, const std::vector<GatedProduct>& products) {
   std::vector<GatedTask> tasks;
   Parts parts;
-  int64_t floats = 0;
+  int64_t floats = 0, rows = 0;
+  for (const GatedProduct& product : products) rows += product.gate->rows;
   for (const GatedProduct& product : products) {
     const Product gate{product.x, product.gate, nullptr, nullptr, product.y, product.y_stride};
     const Product up{product.x, product.up, nullptr, nullptr, product.up_scratch, product.y_stride};
-    GatedTask task{task_of(kernels, gate), task_of(kernels, up)};
+    const int64_t wanted = wanted_parts(*gate.w, rows);
+    GatedTask task{task_of(kernels, gate, wanted), task_of(kernels, up, wanted)};
     if (task.gate.kernel == LinearKernel::bfloat16_amx &&
         have_equal_formats(*product.gate, *product.up)) {
       task.gate.up = product.up;
-      kernels.linear_plan(task.gate, ThreadPool::shared().threads());
+      kernels.linear_plan(task.gate, wanted);
     } else if (!task.have_equal_parts()) {
       multiply_separately(kernels, product);
       continue;

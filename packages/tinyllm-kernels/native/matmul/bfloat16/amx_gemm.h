@@ -71,8 +71,9 @@ inline void bfloat16_gemm(const LinearTask& t, const LinearRange& range, float* 
 // Sets the size of the parts. There are several for each thread, so that threads which compute at
 // different speeds wait little for each other. Each part begins by filling a pipeline, which takes
 // longest beside a single tile of tokens.
-inline void plan_bfloat16(LinearTask& t, int64_t threads) {
-  const int64_t parts = threads * (t.tokens <= kTokenTile ? 4 : 16);
+inline void plan_bfloat16(LinearTask& t, int64_t parts) {
+  const int64_t threads = ceil_div(parts, kPartsPerThread);
+  if (t.tokens <= kTokenTile) parts = ceil_div(parts, 4);
   const int64_t bytes = t.tokens * steps_of(t) * kStepColumns * int64_t{sizeof(BFloat16)};
   const int64_t kept = token_bytes(*t.w);
   const int64_t token_ranges = std::max<int64_t>((bytes + kept / 2) / kept, 1);

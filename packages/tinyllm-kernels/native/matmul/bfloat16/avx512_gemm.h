@@ -135,11 +135,10 @@ inline void bfloat16_gemm(const LinearTask& t, const LinearRange& range, float* 
 
 // Sets `part_rows` and `part_tokens`. If there are fewer panels than wanted parts, tokens are divided,
 // too.
-inline void plan_bfloat16(LinearTask& t, int64_t threads) {
-  const int64_t wanted_parts = kPartsPerThread * threads;
+inline void plan_bfloat16(LinearTask& t, int64_t parts) {
   const int64_t panels = ceil_div(t.w->rows, W);
-  t.part_rows = std::clamp<int64_t>(panels / wanted_parts, 1, kMicroPanels) * W;
-  t.part_tokens = divided_tokens(t, wanted_parts);
+  t.part_rows = std::clamp<int64_t>(panels / parts, 1, kMicroPanels) * W;
+  t.part_tokens = divided_tokens(t, parts);
 }
 
 // Floats of scratch memory for each thread.

@@ -109,10 +109,10 @@ inline void bfloat16_gemm(const LinearTask& t, const LinearRange& range, float* 
 // stay in the first-level cache from packing to multiplication. Interleaved rows are deinterleaved
 // in whole groups of rows, so small panels could deinterleave some rows twice. Tokens are divided
 // among parts if there are fewer panels than wanted parts.
-inline void plan_bfloat16(LinearTask& t, int64_t threads) {
+inline void plan_bfloat16(LinearTask& t, int64_t parts) {
   const bool is_small = t.tokens <= kTokenTile && !t.w->interleaved;
   t.part_rows = is_small ? kSmallPanelRows : kPanelRows;
-  t.part_tokens = divided_tokens(t, kPartsPerThread * threads);
+  t.part_tokens = divided_tokens(t, parts);
 }
 
 // Floats of scratch memory for each thread.

@@ -211,9 +211,9 @@ void float_gemm(const LinearTask& t, const LinearRange& range, float* scratch) {
 
 // Sets `part_rows` and `part_tokens`. If there are fewer panels than wanted parts, tokens are
 // divided, too.
-inline void plan_floats(LinearTask& t, int64_t threads) {
+inline void plan_floats(LinearTask& t, int64_t parts) {
   t.part_rows = kFloatPanel;
-  t.part_tokens = std::min(divided_tokens(t, kPartsPerThread * threads), kFloatTokenRange);
+  t.part_tokens = std::min(divided_tokens(t, parts), kFloatTokenRange);
 }
 
 // Floats of scratch memory for each thread.
