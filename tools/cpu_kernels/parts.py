@@ -56,7 +56,7 @@ def all_parts(isas: Sequence[str]) -> list[Part]:
             cases["after-8192"] = f"{_MODEL} {_OPENVINO} --seconds 1 {context}"
             cases["8-bit"] = f"{_MODEL} {programs} {empty} --bits 8"
             cases["bfloat16"] = f"{_MODEL} {peers} {empty} --bits 16"
-            cases["mxfp4"] = f"{_MODEL} {_LLAMA} {empty} --mode mxfp4 --group-size 32"
+            cases["mxfp4"] = f"{_MODEL} {_LLAMA} {empty} --mode mxfp4"
         found += [Part(f"{isa}/{case}", isa, arguments) for case, arguments in cases.items()]
     alone = f"{_MODEL} --seconds {0.3 if fastest == 'amx' else 2} --prompt-tokens 512 --context 0"
     one = {"TINYLLM_NUM_THREADS": "1"}

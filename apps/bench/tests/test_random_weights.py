@@ -127,6 +127,12 @@ def test_an_unknown_format_is_refused(
         WeightFormat.choose(bits, group_size, mode, dtype, prefers_16_bits=False)
 
 
+@pytest.mark.parametrize(("bits", "group_size", "mode"), [(4, 64, "affine"), *FORMATS[-3:]])
+def test_a_mode_alone_chooses_its_bits_and_groups(bits: int, group_size: int, mode: str) -> None:
+    given = WeightFormat.choose(bits, group_size, mode, "auto", prefers_16_bits=False)
+    assert WeightFormat.choose(None, None, mode, "auto", prefers_16_bits=False) == given
+
+
 def test_rows_that_groups_do_not_divide_are_refused() -> None:
     weight_format = WeightFormat.choose(4, 128, "affine", "auto", prefers_16_bits=False)
     with pytest.raises(UsageError, match=r"--group-size: expected a divisor of 192, .* got 128"):

@@ -22,8 +22,12 @@ class Settings:
 
     shape: str = option(PICO, "NAME", f"{', '.join(SHAPES[:-1])} or {SHAPES[-1]}.")
     model: str | None = option(None, "ID", "A checkpoint instead: a folder, owner/name, or pico.")
-    bits: int | None = option(None, "N", "Bits of random weights: 2-6, 8, 16, 32. [default: 4]")
-    group_size: int | None = option(None, "N", "Weights that share a scale. [default: 64]")
+    bits: int | None = option(
+        None, "N", "Bits of random weights: 2-6, 8, 16, 32. [default: 4 if affine]"
+    )
+    group_size: int | None = option(
+        None, "N", "Weights that share a scale. [default: 64 if affine]"
+    )
     mode: str | None = option(None, "MODE", "affine, mxfp4, mxfp8 or nvfp4. [default: affine]")
     dtype: str = option(
         "auto",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 from tinyllm_cli.messages import UsageError
 from tinyllm_kernels.arithmetic import DTYPES
-from tinyllm_ops.quantization.tensor import AFFINE, check_format
+from tinyllm_ops.quantization.tensor import AFFINE, FLOAT_MODES, check_format
 
 from tinyllm_bench.settings import PLAIN_BITS
 
@@ -43,17 +43,20 @@ class WeightFormat:
         *,
         prefers_16_bits: bool,
     ) -> "WeightFormat":
-        """Return a format. None stands for the default: 4 bits, groups of 64, affine.
+        """Return a format. None stands for the default: affine, 4 bits, groups of 64.
 
-        The dtype "auto" depends on the bits. With quantized weights it is bfloat16 if everything
-        measured `prefers_16_bits`, otherwise float32. Plain floats of 16 bits are bfloat16.
+        Modes of floating point have bits and groups of their own. The dtype "auto" depends on the
+        bits. With quantized weights it is bfloat16 if everything measured `prefers_16_bits`,
+        otherwise float32. Plain floats of 16 bits are bfloat16.
         """
-        bits = 4 if bits is None else bits
+        mode = mode or AFFINE
+        usual_bits, usual_group = FLOAT_MODES.get(mode, (4, 64))
+        bits = usual_bits if bits is None else bits
         chosen = DTYPES[dtype]
         if chosen is None:
             wide = bits == 32 or (bits != 16 and not prefers_16_bits)
             chosen = mx.float32 if wide else mx.bfloat16
-        return cls(bits, 64 if group_size is None else group_size, mode or AFFINE, chosen)
+        return cls(bits, usual_group if group_size is None else group_size, mode, chosen)
 
     @property
     def is_quantized(self) -> bool:
