@@ -46,6 +46,8 @@ PrefetchDistances code_distances() {
   }
 }
 
+int64_t single_code_distance() { return processor() == Processor::amd_family_26 ? 6144 : 4096; }
+
 PrefetchDistances row_distances() {
   switch (processor()) {
     case Processor::intel: return {4096, 2048};

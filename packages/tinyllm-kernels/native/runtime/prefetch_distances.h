@@ -6,9 +6,6 @@
 
 namespace tinyllm {
 
-// The hardware prefetchers stop at the end of a page of 4 KB, and so does this distance.
-inline constexpr int kSingleCodes = 4096;
-
 inline constexpr int kScales = 512;
 
 // Distances of two prefetches: `far` to the second-level cache, `near` to the first-level cache. Zero
@@ -18,6 +15,7 @@ struct PrefetchDistances {
 };
 
 PrefetchDistances code_distances();
+int64_t single_code_distance();  // of one prefetch
 PrefetchDistances row_distances();
 
 }  // namespace tinyllm

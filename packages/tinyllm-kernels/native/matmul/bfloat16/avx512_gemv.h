@@ -28,12 +28,13 @@ void bfloat16_gemv_rows(const LinearTask& t, int64_t first) {
   const RowAffines<T> affines(w, first);
   const uint32_t* x = packed_tokens(t, 0);
   const int64_t next_group = M > kMicroTokens ? packed_tokens(t, kMicroTokens) - x : 0;
+  const int64_t ahead = single_code_distance();
   Floats total[M] = {};
   for (int64_t g = 0; g < groups; ++g) {
     const Affines group = affines[g];
     for (int chunk = 0; chunk < w.group / kChunk; ++chunk) {
       for (int i = 0; i < kChunk / kCodes; ++i, codes += W) {
-        __builtin_prefetch(reinterpret_cast<const char*>(codes) + kSingleCodes);
+        __builtin_prefetch(reinterpret_cast<const char*>(codes) + ahead);
         Words word;
         std::memcpy(&word, codes, sizeof word);
 #pragma GCC unroll 4

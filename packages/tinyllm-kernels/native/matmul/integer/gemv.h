@@ -70,7 +70,7 @@ void integer_gemv_rows(const LinearTask& t, const Weights& w, int64_t token, int
 // x. `scratch` has memory for W interleaved rows, used if w is plain.
 template <Codes C, typename T>
 void integer_gemv(const LinearTask& t, const LinearRange& range, float* scratch) {
-  const PrefetchDistances distances = code_distances();
+  const CodePrefetch prefetch;
   for (int64_t first = range.first_row; first < range.last_row; first += W) {
     const int64_t rows = std::min<int64_t>(W, range.last_row - first);
     Weights interleaved;
@@ -78,14 +78,10 @@ void integer_gemv(const LinearTask& t, const LinearRange& range, float* scratch)
     const Weights& w = t.w->interleaved ? *t.w : interleaved;
     for (int64_t m = range.first_token; m < range.last_token; m += kGemvTokens) {
       with_constant<kGemvTokens>(range.last_token - m, [&]<int M>() {
-        // With eight rows of x arithmetic is the limit, and more prefetches cost more than they
-        // save.
-        if constexpr (M < 8) {
-          if (distances.far) {
-            return integer_gemv_rows<C, T, M>(t, w, m, first, rows, TwoStepPrefetch{{}, distances});
-          }
+        if (prefetch.has_two_steps<M>()) {
+          return integer_gemv_rows<C, T, M>(t, w, m, first, rows, prefetch.two_steps);
         }
-        integer_gemv_rows<C, T, M>(t, w, m, first, rows, OneStepPrefetch());
+        integer_gemv_rows<C, T, M>(t, w, m, first, rows, prefetch.one_step);
       });
     }
   }

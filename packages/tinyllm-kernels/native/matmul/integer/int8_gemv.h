@@ -154,18 +154,17 @@ void int8_gemv_rows(const LinearTask& t, const Weights& w, Int8Tokens x, int64_t
 // on.
 template <Codes C, typename T, int M>
 void int8_gemv_tokens(const LinearTask& t, const Weights& w, Int8Tokens x, int64_t token,
-                      int64_t last, int64_t first, int64_t rows, PrefetchDistances distances) {
+                      int64_t last, int64_t first, int64_t rows, const CodePrefetch& prefetch) {
   for (; last - token >= M; token += M) {
-    // With many rows arithmetic is the limit, and more prefetches cost more than they save.
-    if (M < 8 && distances.far) {
-      int8_gemv_rows<C, T, M>(t, w, x, token, first, rows, TwoStepPrefetch{{}, distances});
+    if (prefetch.has_two_steps<M>()) {
+      int8_gemv_rows<C, T, M>(t, w, x, token, first, rows, prefetch.two_steps);
     } else {
-      int8_gemv_rows<C, T, M>(t, w, x, token, first, rows, OneStepPrefetch());
+      int8_gemv_rows<C, T, M>(t, w, x, token, first, rows, prefetch.one_step);
     }
     x.words += 4 * M, x.scales += M, x.group_sums += M;
   }
   if constexpr (M > 1) {
-    int8_gemv_tokens<C, T, M / 2>(t, w, x, token, last, first, rows, distances);
+    int8_gemv_tokens<C, T, M / 2>(t, w, x, token, last, first, rows, prefetch);
   }
 }
 
@@ -173,7 +172,7 @@ void int8_gemv_tokens(const LinearTask& t, const Weights& w, Int8Tokens x, int64
 // x. `scratch` has memory for W interleaved rows, used if w is plain.
 template <Codes C, typename T>
 void int8_gemv(const LinearTask& t, const LinearRange& range, float* scratch) {
-  const PrefetchDistances distances = code_distances();
+  const CodePrefetch prefetch;
   const int64_t groups = t.w->columns / t.w->group;
   for (int64_t first = range.first_row; first < range.last_row; first += W) {
     const int64_t rows = std::min<int64_t>(W, range.last_row - first);
@@ -184,7 +183,7 @@ void int8_gemv(const LinearTask& t, const LinearRange& range, float* scratch) {
       const Int8Tokens x{t.x_integers + m * w.columns, t.x_scales + m * groups,
                          t.x_group_sums + m * groups, std::min<int64_t>(kInt8Tokens, t.tokens - m)};
       const int64_t last = std::min<int64_t>(m + kInt8Tokens, range.last_token);
-      int8_gemv_tokens<C, T, kInt8GemvTokens>(t, w, x, m, last, first, rows, distances);
+      int8_gemv_tokens<C, T, kInt8GemvTokens>(t, w, x, m, last, first, rows, prefetch);
     }
   }
 }

@@ -9,27 +9,42 @@
 
 namespace tinyllm::TINYLLM_ISA {
 
-// Prefetches what follows the addresses that are read now.
+// Prefetches what is read `distance` bytes later. Level 3 is the first-level cache, level 2 the
+// second-level cache.
+template <int Level>
+inline void prefetch_ahead(const void* at, int64_t distance) {
+  __builtin_prefetch(static_cast<const char*>(at) + distance, 0, Level);
+}
+
 struct OneStepPrefetch {
   static constexpr int kWordsOfLine = 64 / sizeof(Words);
 
-  void codes(const void* at) const { prefetch<3>(at, kSingleCodes); }
+  void codes(const void* at) const { prefetch_ahead<3>(at, distance); }
 
- protected:
-  // Level 3 is the first-level cache, level 2 the second-level cache.
-  template <int Level>
-  static void prefetch(const void* at, int64_t distance) {
-    __builtin_prefetch(static_cast<const char*>(at) + distance, 0, Level);
-  }
+  int64_t distance = single_code_distance();
 };
 
-struct TwoStepPrefetch : OneStepPrefetch {
+struct TwoStepPrefetch {
+  static constexpr int kWordsOfLine = OneStepPrefetch::kWordsOfLine;
+
   void codes(const void* at) const {
-    prefetch<2>(at, distances.far);
-    prefetch<3>(at, distances.near);
+    prefetch_ahead<2>(at, distances.far);
+    prefetch_ahead<3>(at, distances.near);
   }
 
-  PrefetchDistances distances;
+  PrefetchDistances distances = code_distances();
+};
+
+// The prefetches of a task. With eight rows of x arithmetic is the limit, and a second prefetch
+// costs more than it saves. Some machines are faster with one for fewer rows, too.
+struct CodePrefetch {
+  template <int M>
+  bool has_two_steps() const {
+    return M < 8 && two_steps.distances.far;
+  }
+
+  OneStepPrefetch one_step;
+  TwoStepPrefetch two_steps;
 };
 
 }  // namespace tinyllm::TINYLLM_ISA
