@@ -25,6 +25,21 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer.from_folder(folder)
 
 
+REASONING = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
+    "{{ m.content }}<|im_end|>\n{% endfor %}"
+)
+
+
+@pytest.fixture(scope="module")
+def reasoner(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """A tokenizer whose template shows reasoning, as Qwen3's shows that of the last turn."""
+    folder: Path = hybrid_checkpoint(tmp_path_factory.mktemp("models") / "reasoner")
+    (folder / "chat_template.jinja").write_text(REASONING)
+    return Tokenizer.from_folder(folder)
+
+
 def prompt(tokenizer: Tokenizer, content: str, **fields: Any) -> Prompt:
     turns = [ASK, {"role": "assistant", "content": content, **fields}]
     messages = TypeAdapter(list[Message]).validate_python(turns)
@@ -47,6 +62,19 @@ def test_reasoning_goes_on(tokenizer: Tokenizer) -> None:
     made = prompt(tokenizer, "<think>Hm")
     assert tokenizer.decode(made.tokens, skip_special_tokens=False).endswith("<think>Hm")
     assert (made.opened, made.thinks) == (True, True)
+
+
+def test_reasoning_without_a_text_goes_on(reasoner: Tokenizer) -> None:
+    made = prompt(reasoner, "", reasoning_content="Hm.")
+    assert reasoner.decode(made.tokens, skip_special_tokens=False).endswith("<think>\nHm.")
+    assert (made.opened, made.thinks) == (True, True)
+
+
+def test_a_text_after_reasoning_goes_on(reasoner: Tokenizer) -> None:
+    made = prompt(reasoner, "It", reasoning_content="Hm.")
+    text = reasoner.decode(made.tokens, skip_special_tokens=False)
+    assert text.endswith("Hm.\n</think>\n\nIt")
+    assert (made.opened, made.thinks) == (False, False)
 
 
 @pytest.mark.parametrize(("content", "fields"), [("", {}), ("a", {"tool_calls": [CALL]})])

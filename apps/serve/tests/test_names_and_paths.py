@@ -83,6 +83,7 @@ def test_the_operator_sets_defaults_of_requests(
     [
         ("/chat/completions", "append /v1 to the base URL"),
         ("/v1/v1/chat/completions", "write /v1 once"),
+        ("/v1//chat/completions", "without a slash"),
         ("/v1/audio", "no endpoint has the path '/v1/audio'"),
     ],
 )

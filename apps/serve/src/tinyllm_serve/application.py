@@ -1,5 +1,6 @@
 """The ASGI application: all endpoints, behind the middleware."""
 
+import re
 from dataclasses import replace
 
 from fastapi import FastAPI, Security
@@ -150,11 +151,12 @@ def _no_path(request: Request) -> str:
     bases = {
         f"/v1{path}": "append /v1 to the base URL of the client",
         path.removeprefix("/v1"): "write /v1 once in the base URL of the client",
+        re.sub("/+", "/", path): "end the base URL of the client without a slash",
     }
     for right, remedy in bases.items():
         scope = {**request.scope, "path": right}
         routes = (route for route in request.app.routes if not isinstance(route, Mount))
         found = any(route.matches(scope)[0] != Match.NONE for route in routes)
-        if found and right.startswith("/v1/"):
+        if found and right != path and right.startswith("/v1/"):
             return f"expected the path {right}, got {path}: {remedy}"
     return f"no endpoint has the path {path[:200]!r}: /docs lists all of them"

@@ -77,7 +77,7 @@ class Prompt:
             tools: the functions that the template shows to the model.
             variables: variables of the template.
             max_tokens: the most tokens of the prompt.
-            continues: True to end the prompt with the text of the last message.
+            continues: True to end the prompt with the text of the last message, or its reasoning.
             max_model_len: the most tokens of the prompt and its answer, for the error of a prompt
                 that is too long; see `length_errors`.
             allow_special_tokens: True to encode control tokens in messages as such.
@@ -94,7 +94,7 @@ class Prompt:
         def template_forms(messages: Sequence[Message]) -> list[dict[str, object]]:
             forms = [message.template_form for message in messages]
             if final is not None:
-                forms[-1]["content"] = final + mark
+                forms[-1][final.field] = final.text + mark
             return forms
 
         turns = template_forms(messages)
@@ -135,7 +135,10 @@ class Prompt:
             and prompt.marked == render(None, thinking).marked
         ):
             raise ApiError(
-                400, "tools: expected none, this model's chat template ignores them", param="tools"
+                400,
+                "tools: expected none, this model's chat template ignores them: leave them out, or "
+                "switch functions off in the client",
+                param="tools",
             )
 
         def has_switch() -> bool:
@@ -149,7 +152,7 @@ class Prompt:
         xml = template is not None and template.mentions("<function=")
         opened = prompt.opens_reasoning
         if final is not None:
-            opened = final.rfind(OPEN) > final.rfind(CLOSE)
+            opened = final.is_reasoning
         return cls(tokens, opened, "xml" if xml else "json", has_switch)
 
 
@@ -165,18 +168,35 @@ def _shows_tools(tokenizer: Tokenizer) -> bool:
     return shown.marked != hidden.marked
 
 
-def _final_text(messages: Sequence[Message]) -> str:
-    """Return the text of the last message, for the answer to continue.
+@dataclass(frozen=True)
+class _FinalText:
+    """The text of a conversation's last message that the answer continues."""
+
+    field: Literal["content", "reasoning_content"]
+    text: str
+
+    @property
+    def is_reasoning(self) -> bool:
+        if self.field == "reasoning_content":
+            return True
+        return self.text.rfind(OPEN) > self.text.rfind(CLOSE)
+
+
+def _final_text(messages: Sequence[Message]) -> _FinalText:
+    """Return the text of the last message, or its reasoning if no text follows it.
 
     Raises:
-        ApiError: 400 if the last message is no text of the assistant, or has calls.
+        ApiError: 400 if the last message is not the assistant's, has neither, or has calls.
     """
     last = messages[-1]
-    if isinstance(last, AssistantMessage) and last.content and not last.tool_calls:
-        return text_of(last.content)
+    if isinstance(last, AssistantMessage) and not last.tool_calls:
+        if text := text_of(last.content or ""):
+            return _FinalText("content", text)
+        if last.reasoning_content:
+            return _FinalText("reasoning_content", last.reasoning_content)
     message = (
-        "continue_final_message: expected a last message of the assistant, with text and without "
-        "calls: leave the field out"
+        "continue_final_message: expected a last message of the assistant, with text or reasoning "
+        "and without calls: leave the field out"
     )
     raise ApiError(400, message, param="continue_final_message")
 

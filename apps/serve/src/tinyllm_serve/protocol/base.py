@@ -90,6 +90,12 @@ def expect(message: str) -> WrapValidator:
     return WrapValidator(check)
 
 
+TokenLimit = Annotated[
+    int | None, Field(ge=1), expect("expected at least 1: leave it out for the server's own limit")
+]
+"""The most tokens of an answer. Other servers take -1 for no limit."""
+
+
 class Strict(BaseModel):
     """A strict object: no unknown fields, no conversion of types, no NaN.
 

@@ -13,6 +13,7 @@ from tinyllm_serve.protocol.base import (
     CompletionFields,
     ListOf,
     Strict,
+    TokenLimit,
     UsageBody,
     expect,
     is_null,
@@ -74,7 +75,8 @@ class PromptEnd(Strict):
 
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = Field(
-        default=None, description="true: the answer continues the text of the last message."
+        default=None,
+        description="true: the answer continues the text, or the reasoning, of the last message.",
     )
 
     @model_validator(mode="after")
@@ -91,10 +93,8 @@ class ChatRequest(ClientFields, SamplingFields, PromptEnd):
     """A conversation for the model to continue."""
 
     messages: ListOf[Message] = Field(min_length=1, max_length=MAX_ITEMS)
-    max_tokens: int | None = Field(
-        default=None, ge=1, description="Older name of max_completion_tokens."
-    )
-    max_completion_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: TokenLimit = Field(default=None, description="Older name of max_completion_tokens.")
+    max_completion_tokens: TokenLimit = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     tools: ListOf[Tool] | None = Field(default=None, max_length=MAX_TOOLS)

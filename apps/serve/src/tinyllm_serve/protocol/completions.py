@@ -36,9 +36,10 @@ class CompletionRequest(SamplingFields):
             "the prompt"
         ),
     ] = None
-    max_tokens: int | None = Field(
+    max_tokens: Annotated[
+        int | None, Field(ge=0), expect("expected at least 0: leave it out for 16")
+    ] = Field(
         default=None,
-        ge=0,
         description="The default is 16, as OpenAI's. 0 is allowed beside echo and logprobs.",
     )
     logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)

@@ -21,9 +21,17 @@ OTHER_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("n_predict", "num_predict"), "unknown here: use max_tokens"),
     **dict.fromkeys(("enable_thinking", "reasoning", "think", "thinking"), _THINKING),
     **dict.fromkeys(("guided_choice", "guided_grammar", "guided_json", "guided_regex"), _FORMAT),
-    **dict.fromkeys(("grammar", "json_schema"), _FORMAT),
+    **dict.fromkeys(("format", "grammar", "json_schema"), _FORMAT),
+    **dict.fromkeys(
+        ("mirostat", "mirostat_eta", "mirostat_tau", "repeat_last_n", "tfs_z", "typical_p"),
+        "this server does not sample so: leave it out",
+    ),
     "num_ctx": "the operator sets the context, by --max-model-len and --kv-cache-memory of serve: "
     "leave it out",
+    **dict.fromkeys(
+        ("num_batch", "num_gpu", "num_keep", "num_thread", "use_mlock", "use_mmap"),
+        "the operator decides about this: leave it out",
+    ),
     "keep_alive": "the model stays in memory: leave it out",
 }
 """Fields of Ollama, llama-server and older vLLM, each with what to do here instead."""

@@ -15,6 +15,7 @@ from tinyllm_serve.protocol.base import (
     ListOf,
     SmallName,
     Strict,
+    TokenLimit,
     expect,
 )
 from tinyllm_serve.protocol.chat import Effort
@@ -217,6 +218,11 @@ class ResponseStreamOptions(Strict):
 
 _NOT_STORED = "nothing is stored here: send all items of the conversation (AI SDK: store: false)"
 
+_ONLY_IN_CHAT = (
+    *("frequency_penalty", "logit_bias", "logprobs", "min_p", "n", "presence_penalty"),
+    *("repetition_penalty", "seed", "stop", "top_k"),
+)
+
 
 class InputTokensRequest(Strict):
     """A conversation whose prompt is counted."""
@@ -225,6 +231,13 @@ class InputTokensRequest(Strict):
         "previous_response_id": _NOT_STORED,
         "conversation": _NOT_STORED,
         "prompt": "prompts are not stored here: send instructions and input",
+        "messages": "unknown here: use input",
+        "reasoning_effort": "unknown here: use reasoning.effort",
+        "response_format": "unknown here: use text.format",
+        **dict.fromkeys(
+            ("max_completion_tokens", "max_tokens"), "unknown here: use max_output_tokens"
+        ),
+        **dict.fromkeys(_ONLY_IN_CHAT, "unknown here: /v1/chat/completions has it"),
     }
 
     model: str | None = Field(default=None, description="The served model, or null.")
@@ -279,7 +292,7 @@ class InputTokens(BaseModel):
 class ResponseRequest(InputTokensRequest, ClientFields, GenerationFields):
     """A conversation for the model to continue. The server stores nothing of it."""
 
-    max_output_tokens: int | None = Field(default=None, ge=1)
+    max_output_tokens: TokenLimit = None
     stream_options: ResponseStreamOptions | None = None
     background: Literal[False] | None = None
     include: ListOf[Literal["reasoning.encrypted_content"]] | None = Field(
