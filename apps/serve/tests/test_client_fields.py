@@ -133,7 +133,7 @@ REFERENCE = [ASK, {"type": "item_reference", "id": "msg_1"}]
         (CHAT, {"num_gpu": 1}, "num_gpu", "the operator decides"),
         (CHAT, {"mirostat": 1}, "mirostat", "does not sample so: leave it out"),
         (CHAT, {"format": "json"}, "format", "use structured_outputs"),
-        (CHAT, {"max_tokens": -1}, "max_tokens", "leave it out for the server's own limit"),
+        (CHAT, {"max_tokens": -1}, "max_tokens", "leave it out for the server's limit"),
         (CHAT, {"max_completion_tokens": 0}, "max_completion_tokens", "leave it out"),
         (COMPLETIONS, {"max_tokens": -1}, "max_tokens", "leave it out"),
         (RESPONSES, {"max_output_tokens": -1}, "max_output_tokens", "leave it out"),

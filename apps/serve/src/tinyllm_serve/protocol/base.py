@@ -91,7 +91,9 @@ def expect(message: str) -> WrapValidator:
 
 
 TokenLimit = Annotated[
-    int | None, Field(ge=1), expect("expected at least 1: leave it out for the server's own limit")
+    int | None,
+    Field(ge=1),
+    expect("expected an integer from 1 on: leave it out for the server's limit"),
 ]
 """The most tokens of an answer. Other servers take -1 for no limit."""
 

@@ -37,7 +37,7 @@ class CompletionRequest(SamplingFields):
         ),
     ] = None
     max_tokens: Annotated[
-        int | None, Field(ge=0), expect("expected at least 0: leave it out for 16")
+        int | None, Field(ge=0), expect("expected an integer from 0 on: leave it out for 16")
     ] = Field(
         default=None,
         description="The default is 16, as OpenAI's. 0 is allowed beside echo and logprobs.",
