@@ -1,8 +1,8 @@
 """OpenVINO as a peer: its graph computes the same tokens as our model from the same weights."""
 
-import importlib.util
 import json
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import mlx.core as mx
@@ -26,9 +26,7 @@ from tinyllm_qwen import Qwen, QwenConfig
 from tinyllm_qwen.checkpoint.schema import expected_shapes
 
 PROMPT = [5, 200, 31, 7]
-needs_openvino = pytest.mark.skipif(
-    importlib.util.find_spec("openvino") is None, reason="needs openvino"
-)
+needs_openvino = pytest.mark.skipif(find_spec("openvino") is None, reason="needs openvino")
 
 
 def small_config(shape: str) -> QwenConfig:

@@ -4,7 +4,7 @@ import asyncio
 import resource
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import h11
 from uvicorn.config import Config
@@ -239,10 +239,9 @@ class LimitedProtocol(H11Protocol):
         super().__init__(config, server_state, app_state, _loop)
         self.conn = _LimitedParser()
 
-    # The ignored error is uvicorn's own: it narrows the argument of asyncio's method too.
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection."""
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, transport))
         self.waiting_since = self.quiet_since = self.loop.time()
         self.connections_of_server.add(self)
 
