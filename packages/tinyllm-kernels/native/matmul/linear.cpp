@@ -130,7 +130,7 @@ void linear_plan(LinearTask& t, int64_t parts) {
       parts = ceil_div(parts, 4);  // with tiles a part begins by filling a pipeline
       break;
     default:
-      parts = ceil_div(parts, 2);  // each part takes 0.2 microseconds more than its arithmetic
+      parts = ceil_div(parts, 2);  // a part takes 0.1 microseconds beside its rows
       break;
   }
   t.part_rows = ceil_div(ceil_div(t.w->rows, parts), unit) * unit;

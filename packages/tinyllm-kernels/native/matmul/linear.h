@@ -61,8 +61,8 @@ enum class LinearKernel : uint8_t {
 inline constexpr int64_t kPartsPerThread = 16;
 
 // A product. It points to memory of its caller. The caller sets `part_rows` and `part_tokens` with
-// `linear_plan`, for about so many parts, and then computes all parts, in any order and on any
-// threads.
+// `linear_plan`, which takes a number of parts to aim at, and then computes all parts, in any order
+// and on any threads.
 struct LinearTask {
   LinearKernel kernel{};
   // x in the layout that the kernel reads. `Operand` (layers/) makes it, and sets `kernel`.
