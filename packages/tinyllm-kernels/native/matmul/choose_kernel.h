@@ -63,7 +63,8 @@ inline LinearKernel choose_kernel(const Weights& w, Type type, Phase phase, int6
                : LinearKernel::bfloat16_gemm;
   }
   if (supports_integers(w) && type != Type::float32) {
-    if (kHasAmx && !is_prompt && tokens > 1) return LinearKernel::integer_amx;
+    const bool fills_tiles = w.group >= 32;  // a group of nvfp4 has 16 columns
+    if (kHasAmx && !is_prompt && tokens > 1 && fills_tiles) return LinearKernel::integer_amx;
     if (kHasIntegerGemm && is_prompt && tokens > kMostGemvTokens) return LinearKernel::integer_gemm;
     return LinearKernel::integer_gemv;
   }

@@ -65,7 +65,7 @@ class CodePacker {
         next_panel_(Rows::reads_in_place(*tiles[0].w)
                         ? panel_rows * tiles[0].w->columns * kBits<C> / 8
                         : 0),
-        group_steps_(tiles[0].w->group / kStepColumns) {
+        group_steps_(kStepGroups > 1 ? 1 : tiles[0].w->group / kStepColumns) {
     begin_group();
     for (int i = 0; i < kStepsAhead; ++i) step(0), step(1);
   }
@@ -80,9 +80,11 @@ class CodePacker {
  private:
   using Rows = RowsOfCodes<C, T>;
 
+  static constexpr int kStepGroups = kGroupsOf32Columns<T>;
+
   [[gnu::always_inline]] void begin_group() {
     for (Rows& rows : rows_) rows.begin_group(group_);
-    ++group_;
+    group_ += kStepGroups;
     group_steps_left_ = group_steps_;
   }
 
@@ -91,6 +93,7 @@ class CodePacker {
   [[gnu::always_inline]] void pack_tile(Rows& rows, uint16_t* to, const uint16_t* later) const {
 #pragma GCC unroll 8
     for (int i = 0; i < Rows::kTileVectors; ++i) {
+      if (kStepGroups > 1 && i == Rows::kTileVectors / 2) rows.begin_group(group_ - 1);
       rows.template prefetch<2>(next_panel_);
       rows.template prefetch<3>(kAheadOfCodes);
       rows.pack_vector(to);

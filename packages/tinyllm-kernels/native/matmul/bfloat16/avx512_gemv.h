@@ -29,11 +29,15 @@ void bfloat16_gemv_rows(const LinearTask& t, int64_t first) {
   const uint32_t* x = packed_tokens(t, 0);
   const int64_t next_group = M > kMicroTokens ? packed_tokens(t, kMicroTokens) - x : 0;
   const int64_t ahead = single_code_distance();
+  constexpr int kChunkWords = kChunk / kCodes, kGroups = kGroupsOf32Columns<T>;
+  const int group_chunks = kGroups > 1 ? 1 : w.group / kChunk;
   Floats total[M] = {};
-  for (int64_t g = 0; g < groups; ++g) {
-    const Affines group = affines[g];
-    for (int chunk = 0; chunk < w.group / kChunk; ++chunk) {
-      for (int i = 0; i < kChunk / kCodes; ++i, codes += W) {
+  for (int64_t g = 0; g < groups; g += kGroups) {
+    Affines chunk_groups[kGroups];
+    for (int n = 0; n < kGroups; ++n) chunk_groups[n] = affines[g + n];
+    for (int chunk = 0; chunk < group_chunks; ++chunk) {
+      for (int i = 0; i < kChunkWords; ++i, codes += W) {
+        const Affines& group = chunk_groups[i * kGroups / kChunkWords];
         __builtin_prefetch(reinterpret_cast<const char*>(codes) + ahead);
         Words word;
         std::memcpy(&word, codes, sizeof word);

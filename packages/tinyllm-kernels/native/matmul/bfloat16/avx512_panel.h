@@ -17,7 +17,7 @@
 
 namespace tinyllm::TINYLLM_ISA {
 
-inline constexpr int kChunk = 2 * W;  // columns of a cache line in bfloat16; a group has whole chunks
+inline constexpr int kChunk = 2 * W;  // columns of a cache line in bfloat16
 
 // Pairs of numbers in a row. A last number without a neighbor is a pair with zero.
 inline int64_t row_pairs(int columns) { return (columns + 1) / 2; }

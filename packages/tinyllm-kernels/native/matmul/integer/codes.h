@@ -44,9 +44,9 @@ struct E4M3 {
   int8_t code;
 };
 
-// True if nvfp4 is multiplied in integers. Its groups have 16 columns, and 2 W numbers of x are
-// quantized together.
-inline constexpr bool kHasIntegerNvfp4 = 2 * W <= 16;
+// Groups that begin in 32 columns, at most: two of nvfp4, one of all other formats.
+template <typename Scales>
+inline constexpr int kGroupsOf32Columns = std::is_same_v<Scales, E4M3> ? 2 : 1;
 
 // Scales and biases of a group of W rows.
 struct Affines {
@@ -107,9 +107,7 @@ inline Affines affines_of_integers(Affines codes, float offset) {
 template <typename Work>
 void with_codes(const Weights& w, Work work) {
   if (w.mode == Mode::mxfp4) return work.template operator()<Codes::e2m1, E8M0>();
-  if constexpr (kHasIntegerNvfp4) {
-    if (w.mode == Mode::nvfp4) return work.template operator()<Codes::e2m1, E4M3>();
-  }
+  if (w.mode == Mode::nvfp4) return work.template operator()<Codes::e2m1, E4M3>();
   const auto with_scales = [&]<typename T>(T*) {
     if (w.bits == 4) return work.template operator()<Codes::uint4, T>();
     work.template operator()<Codes::uint8, T>();

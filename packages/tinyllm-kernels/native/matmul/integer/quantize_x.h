@@ -43,12 +43,14 @@ inline Ints quantized(Floats x, float inverse) {
 }
 
 // Quantizes a group. Calls `store(a, b, i)` with 2 W integers, those of numbers i to i + 2 W - 1.
-// Returns the scale.
+// If a group has W numbers, `b` is zero. Returns the scale.
 template <typename Store>
 float quantize_group(const float* x, int group, Store store) {
   const float largest = largest_magnitude(x, group), inverse = inverse_scale(largest, 16256);
   for (int i = 0; i < group; i += 2 * W) {
-    store(quantized(load(x + i), inverse), quantized(load(x + i + W), inverse), i);
+    const bool is_half = group < 2 * W;
+    store(quantized(load(x + i), inverse), is_half ? Ints{} : quantized(load(x + i + W), inverse),
+          i);
   }
   return largest / 16256;
 }
@@ -63,8 +65,12 @@ void quantize_for_gemv(const XRange& range, const Weights& w, const QuantizedX& 
     group_sums(x, range.last_group - range.first_group, w.group, to.group_sums + at);
     const float* group = x;
     for (int64_t g = range.first_group; g < range.last_group; ++g, ++at, group += w.group) {
+      int8_t* integers = to.integers + 2 * at * w.group;
       to.scales[at] = quantize_group(group, w.group, [&](Ints a, Ints b, int i) {
-        store_integers<Bits>(a, b, to.integers + 2 * (at * w.group + i));
+        if (w.group >= 2 * W) return store_integers<Bits>(a, b, integers + 2 * i);
+        int8_t both[4 * W];
+        store_integers<Bits>(a, b, both);
+        std::memcpy(integers, both, 2 * W);
       });
     }
   }

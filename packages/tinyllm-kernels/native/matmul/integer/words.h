@@ -59,7 +59,7 @@ namespace tinyllm::TINYLLM_ISA {
 inline bool supports_integers([[maybe_unused]] const Weights& w) {
 #if defined(TINYLLM_INTEGERS)
   const bool is_affine = w.mode == Mode::affine && (w.bits == 4 || w.bits == 8);
-  const bool is_e2m1 = w.mode == Mode::mxfp4 || (kHasIntegerNvfp4 && w.mode == Mode::nvfp4);
+  const bool is_e2m1 = w.mode == Mode::mxfp4 || w.mode == Mode::nvfp4;
   return ((is_affine && w.type != Type::float32) || is_e2m1) &&
          w.columns % (W * kCodesPerWord<4>) == 0;
 #else
