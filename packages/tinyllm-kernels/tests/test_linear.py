@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tinyllm_kernels import opset
 from tinyllm_kernels.cpu.arguments import native_weight
-from tinyllm_ops import OpSet, QuantizedTensor, quantize
+from tinyllm_ops import OpSet, Phase, QuantizedTensor, quantize
 from tinyllm_ops.testing import TOLERANCE, assert_close, exact, normal, oracle
 
 AFFINE = [("affine", bits, group) for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64, 128)]
@@ -169,26 +169,31 @@ def test_nan_and_inf_reach_only_their_own_row(
         assert spoiled.all().item()
 
 
-def test_every_code_of_the_float_formats_is_read(ops: OpSet) -> None:
-    eye = mx.eye(256)
-    for mode, bits, group, codes in (
-        ("mxfp8", 8, 32, 256),
-        ("mxfp4", 4, 32, 16),
-        ("nvfp4", 4, 16, 16),
-    ):
-        every = np.resize(np.arange(codes, dtype=np.uint8), 256)
-        stream = every if bits == 8 else every[::2] | every[1::2] << 4
-        packed = mx.array(np.ascontiguousarray(stream).view(np.uint32)[None])
-        w = QuantizedTensor(
-            packed, mx.full((1, 256 // group), 130, mx.uint8), None, group, bits, mode
-        )
-        got = np.array(ops.linear(eye, w))[:, 0]
-        expected = exact(w)[0]
-        finite = np.isfinite(expected)
-        if finite.all():
-            assert (got == expected).all()
-        else:  # a NaN among the codes spoils each sum of the row
-            assert np.isnan(got).all()
+@pytest.mark.parametrize("phase", ["decode", "prefill"])
+@pytest.mark.parametrize(
+    ("mode", "bits", "group", "codes"),
+    [("mxfp8", 8, 32, 256), ("mxfp4", 4, 32, 16), ("nvfp4", 4, 16, 16)],
+)
+def test_every_code_of_the_float_formats_is_read(
+    ops: OpSet, dtype: mx.Dtype, phase: Phase, mode: str, bits: int, group: int, codes: int
+) -> None:
+    """The numbers of a matrix are its products with unit vectors."""
+    every = np.resize(np.arange(codes, dtype=np.uint8), (16, 256))
+    if mode == "mxfp8":
+        every[:15, [0x7F, 0xFF]] = 0  # NaN, which spoils each sum of its row: the last row alone
+    stream = every if bits == 8 else every[:, ::2] | every[:, 1::2] << 4
+    packed = mx.array(np.ascontiguousarray(stream).view(np.uint32))
+    w = QuantizedTensor(packed, mx.full((16, 256 // group), 130, mx.uint8), None, group, bits, mode)
+    eye = mx.eye(256, dtype=dtype)
+    x = eye[:, None] if phase == "decode" else eye[None]
+    got = exact(ops.linear(x, w, phase=phase)).reshape(256, 16).T
+    expected = exact(w)
+    if mode == "mxfp8":
+        assert np.isnan(got[15]).all()
+        got, expected = got[:15], expected[:15]
+    # Integers that stand for codes are larger than the codes by 12: see matmul/integer/codes.h.
+    rtol, atol = (0, 0) if dtype == mx.float32 else (2**-10, 2**-24)
+    np.testing.assert_allclose(got, expected, rtol, atol)
 
 
 @pytest.mark.parametrize("experts", [[0], [2, 2, 2], [0, 1, 2, 3, 4], [1] * 40 + [3] * 2])

@@ -46,7 +46,9 @@ std::vector<InstructionSet> instruction_sets_of_processor() {
   const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   const bool has_vnni = has_avx512 && __builtin_cpu_supports("avx512vnni");
-  const bool has_bf16 = has_vnni && __builtin_cpu_supports("avx512bf16");
+  // Only Cooper Lake has AVX512_BF16 without AVX512_VBMI.
+  const bool has_bf16 =
+      has_vnni && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
   if (has_bf16 && request_tile_registers()) found.push_back({"amx", &amx::kernels});
   // AMD multiplies bfloat16 at twice the rate of floats, Intel at half the rate.
   if (has_bf16 && __builtin_cpu_is("amd")) {

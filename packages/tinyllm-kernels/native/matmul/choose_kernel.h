@@ -2,6 +2,7 @@
 #pragma once
 
 #include "isa/tile_registers.h"
+#include "matmul/bfloat16/e4m3_pairs.h"
 #include "matmul/bfloat16/round.h"
 #include "matmul/integer/words.h"
 #include "matmul/linear.h"
@@ -26,6 +27,12 @@ inline constexpr bool kHasBFloat16Gemm = false;
 inline constexpr bool kHasBFloat16Gemv = !kHasAmx;
 #else
 inline constexpr bool kHasBFloat16Gemv = false;
+#endif
+
+#if defined(TINYLLM_E4M3_PAIRS)
+inline constexpr bool kHasMxfp8Gemv = true;
+#else
+inline constexpr bool kHasMxfp8Gemv = false;
 #endif
 
 #if defined(TINYLLM_INTEGER_GEMM)
@@ -68,7 +75,9 @@ inline LinearKernel choose_kernel(const Weights& w, Type type, Phase phase, int6
     if (kHasIntegerGemm && is_prompt && tokens > kMostGemvTokens) return LinearKernel::integer_gemm;
     return LinearKernel::integer_gemv;
   }
-  return is_prompt ? LinearKernel::float_gemm : LinearKernel::float_gemv;
+  if (is_prompt) return LinearKernel::float_gemm;
+  const bool is_mxfp8 = w.mode == Mode::mxfp8 && is_bfloat16;
+  return kHasMxfp8Gemv && is_mxfp8 ? LinearKernel::mxfp8_gemv : LinearKernel::float_gemv;
 }
 
 }  // namespace tinyllm::TINYLLM_ISA

@@ -140,9 +140,19 @@ inline float e4m3(uint8_t code) {
   return kNumbers[code];
 }
 
-// E8M0: a power of two. Code 0 is 2^-127, which is subnormal, and code 255 is infinity.
+// The numbers of all codes of E8M0, powers of two, in the order of the codes. Code 0 is 2^-127,
+// which is subnormal, and code 255 is infinity.
+constexpr std::array<float, 256> all_e8m0() {
+  std::array<float, 256> numbers{};
+  for (uint32_t code = 0; code < 256; ++code) {
+    numbers[code] = bit_cast<float>(code ? code << 23 : 1u << 22);
+  }
+  return numbers;
+}
+
 inline float e8m0(uint8_t code) {
-  return bit_cast<float>(code ? uint32_t{code} << 23 : uint32_t{1} << 22);
+  static constexpr std::array<float, 256> kNumbers = all_e8m0();
+  return kNumbers[code];
 }
 
 // The scale and bias of a group: a code stands for code * scale + bias.

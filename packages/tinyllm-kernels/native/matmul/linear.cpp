@@ -6,6 +6,7 @@
 #include "isa/float_buffer.h"
 #include "isa/load_store.h"
 #include "isa/vectors.h"
+#include "matmul/bfloat16/mxfp8_gemv.h"
 #include "matmul/choose_kernel.h"
 #include "matmul/float/gemm.h"
 #include "matmul/float/gemv.h"
@@ -184,6 +185,10 @@ void linear_part(const LinearTask& t, int64_t part, float* scratch) {
       return with_format(w, [&]<typename Format>() { float_gemv<Format>(task, range); });
     case LinearKernel::float_gemm:
       return with_format(w, [&]<typename Format>() { float_gemm<Format>(task, range, scratch); });
+#if defined(TINYLLM_E4M3_PAIRS)
+    case LinearKernel::mxfp8_gemv:
+      return mxfp8_gemv(task, range);
+#endif
 #if defined(__AVX512BF16__) && !defined(TINYLLM_AMX)
     case LinearKernel::bfloat16_gemv:
       return with_codes(w, [&]<Codes C, typename T>() { bfloat16_gemv<C, T>(task, range); });

@@ -31,10 +31,11 @@ namespace tinyllm {
 inline constexpr int kTokenTile = 32;
 
 // The kernel of a product, which `linear_kernel` chooses, with the layout of x that it reads. Each
-// is a file of matmul/: `integer_amx` is integer/amx_gemm.h.
+// is a file of matmul/: `integer_amx` is integer/amx_gemm.h, `mxfp8_gemv` bfloat16/mxfp8_gemv.h.
 enum class LinearKernel : uint8_t {
   float_gemv,     // x as floats, and its sums over groups
   float_gemm,     // packed floats
+  mxfp8_gemv,     // x as it lies in memory
   bfloat16_gemv,  // packed pairs of bfloat16
   bfloat16_gemm,  // the same
   bfloat16_amx,   // x as it lies in memory

@@ -30,6 +30,7 @@ void Operand::set_x(LinearTask& task) {
     case LinearKernel::bfloat16_gemm:
       task.x_packed = packed();
       return;
+    case LinearKernel::mxfp8_gemv:
     case LinearKernel::bfloat16_amx:
       return set_unpacked_x(task);
     default:

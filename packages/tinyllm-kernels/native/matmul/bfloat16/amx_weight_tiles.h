@@ -185,6 +185,10 @@ Words step_of_row(const Weights& w, int64_t n, int k) {
   if constexpr (std::is_same_v<Format, Dense<BFloat16>>) {
     const int numbers = std::min(w.columns - k, kStepColumns);
     std::memcpy(&pairs, row + k, numbers * sizeof(BFloat16));
+#if defined(TINYLLM_E4M3_PAIRS)
+  } else if constexpr (std::is_same_v<Format, Mxfp8>) {
+    pairs = mxfp8_group(w, n, k);
+#endif
   } else {
     Floats vectors[2] = {};
     for (int i = 0; i < 2; ++i) {

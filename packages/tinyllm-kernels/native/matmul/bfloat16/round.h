@@ -5,6 +5,7 @@
 #pragma once
 
 #include "isa/load_store.h"
+#include "matmul/bfloat16/e4m3_pairs.h"
 #include "matmul/formats.h"
 
 #if defined(__AVX512BF16__)
@@ -34,6 +35,15 @@ inline Shorts round_to_bfloat16(Floats v) {
 // Writes row n of w to `to`. `row` is scratch memory of w.columns + W floats.
 template <typename Format>
 void round_row(const Weights& w, int64_t n, uint16_t* to, float* row) {
+#if defined(TINYLLM_E4M3_PAIRS)
+  if constexpr (std::is_same_v<Format, Mxfp8>) {
+    for (int k = 0; k < w.columns; k += kMxfp8Group) {
+      const Words pairs = mxfp8_group(w, n, k);
+      std::memcpy(to + k, &pairs, sizeof pairs);
+    }
+    return;
+  }
+#endif
   dequantize_row<Format>(w, n, 0, w.columns, row);
   std::fill_n(row + w.columns, W, 0.0f);  // completes the last dot product
   for (int k = 0; k < w.columns; k += W) {
