@@ -9,8 +9,9 @@
 //
 // The arithmetic depends on the types and on the instruction set:
 //
-// - bfloat16, for prefill, if x is bfloat16 and the instruction set multiplies bfloat16.
-// - Integers, for affine weights of 4 or 8 bits and for mxfp4, if the instruction set has integer
+// - bfloat16, for prefill, if x is bfloat16 and the instruction set multiplies bfloat16. With
+//   AVX-512 also for decode with mxfp8, whose numbers bfloat16 represents.
+// - Integers, for affine weights of 4 or 8 bits, mxfp4 and nvfp4, if the instruction set has integer
 //   dot products. x is quantized to 15 bits. NEON has dot products of bytes only, so prefill uses
 //   the GEMV kernels.
 // - float32, otherwise.
