@@ -93,6 +93,7 @@ class CodePacker {
   [[gnu::always_inline]] void pack_tile(Rows& rows, uint16_t* to, const uint16_t* later) const {
 #pragma GCC unroll 8
     for (int i = 0; i < Rows::kTileVectors; ++i) {
+      // The second group of the step.
       if (kStepGroups > 1 && i == Rows::kTileVectors / 2) rows.begin_group(group_ - 1);
       rows.template prefetch<2>(next_panel_);
       rows.template prefetch<3>(kAheadOfCodes);
