@@ -25,7 +25,7 @@ struct E4M3Table {
 
   // The bytes of the numbers without sign, in the order of their codes.
   alignas(64) uint8_t low[128]{}, high[128]{};
-  // The position of each byte of 64 numbers in two vectors, of their lower and of their upper bytes.
+  // The position of each byte of 64 numbers in two vectors: their lower bytes, their upper bytes.
   alignas(64) uint8_t merge[128]{};
 };
 
