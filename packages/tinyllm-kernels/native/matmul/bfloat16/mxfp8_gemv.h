@@ -27,7 +27,6 @@ inline constexpr int64_t kMxfp8Rows = 4;
 // of M. Each row of x has two sums, because one alone would wait for its previous addition.
 template <int M>
 void sum_mxfp8_row(const LinearTask& t, int64_t ahead, int64_t n, int64_t m0, Floats (&totals)[M]) {
-  constexpr int kScalesAhead = 128;  // bytes, as many as 4 KB of codes have
   const int64_t columns = t.w->columns, groups = columns / kMxfp8Group, stride = t.x_stride;
   const auto* codes = static_cast<const uint8_t*>(t.w->data) + n * columns;
   const auto* scales = static_cast<const uint8_t*>(t.w->scales) + n * groups;
@@ -35,7 +34,7 @@ void sum_mxfp8_row(const LinearTask& t, int64_t ahead, int64_t n, int64_t m0, Fl
   Floats sums[2][M] = {};
   const auto add_groups = [&]<int Groups>(int64_t first) {
     __builtin_prefetch(codes + first * kMxfp8Group + ahead);
-    if (first % 8 == 0) __builtin_prefetch(scales + first + kScalesAhead);
+    if (first % 64 == 0) __builtin_prefetch(scales + first + kScales);  // once a cache line
     Words pairs[Groups];
     look_up_e4m3<Groups>(codes + first * kMxfp8Group, pairs);
 #pragma GCC unroll 2

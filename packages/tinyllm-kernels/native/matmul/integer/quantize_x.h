@@ -47,10 +47,12 @@ inline Ints quantized(Floats x, float inverse) {
 template <typename Store>
 float quantize_group(const float* x, int group, Store store) {
   const float largest = largest_magnitude(x, group), inverse = inverse_scale(largest, 16256);
-  for (int i = 0; i < group; i += 2 * W) {
-    const bool is_half = group < 2 * W;
-    store(quantized(load(x + i), inverse), is_half ? Ints{} : quantized(load(x + i + W), inverse),
-          i);
+  if (group == W) {
+    store(quantized(load(x), inverse), Ints{}, 0);
+  } else {
+    for (int i = 0; i < group; i += 2 * W) {
+      store(quantized(load(x + i), inverse), quantized(load(x + i + W), inverse), i);
+    }
   }
   return largest / 16256;
 }
