@@ -56,7 +56,7 @@ class _Handler(BaseHTTPRequestHandler):
         if body:
             self.wfile.write(data)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 # the base class's name
+    def log_message(self, *_: object) -> None:
         """Write no log."""
 
 

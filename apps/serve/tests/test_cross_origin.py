@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 from selenium.webdriver import Chrome
@@ -39,7 +38,7 @@ class Page(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base's name)
+    def log_message(self, *_: object) -> None:
         """Write no log."""
 
 

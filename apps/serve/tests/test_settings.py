@@ -164,8 +164,9 @@ def test_older_names_of_options_still_work() -> None:
     ],
 )
 def test_json_of_an_option_is_checked_at_the_start(option: str, value: str, message: str) -> None:
+    options: dict[str, Any] = {option: value}
     with pytest.raises(UsageError, match=message) as caught:
-        Service(Settings(**{option: value}))  # type: ignore[arg-type]  # by name
+        Service(Settings(**options))
     assert str(caught.value).startswith(f"--{option.replace('_', '-')}: ")
 
 
