@@ -1,6 +1,5 @@
 """Machine that a measurement runs on, with its memory."""
 
-import os
 import platform
 import re
 import subprocess
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import mlx.core as mx
 import psutil
+from tinyllm_cli.cores import usable_cores
 from tinyllm_qwen.format_bytes import format_bytes
 
 from tinyllm_bench.errors import BenchError
@@ -64,13 +64,6 @@ class Machine:
 def on_gpu() -> bool:
     """Return True if MLX computes on a GPU."""
     return bool(mx.default_device().type == mx.DeviceType.gpu)
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may run on."""
-    if platform.system() == "Linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def read_cpuinfo(text: str) -> dict[str, str]:

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -20,6 +21,7 @@
 
 #include "check/checks.h"
 #include "check/data/model.h"
+#include "runtime/cores.h"
 #include "runtime/product_order.h"
 #include "runtime/thread_pool.h"
 
@@ -160,6 +162,25 @@ int failures_of_affinity() {
   return failures;
 }
 
+// Counts wrong numbers of cores, for two cores of two hardware threads each, a core of one, and a
+// processor without a description.
+int failures_of_cores() {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::temp_directory_path() / ("tinyllm-cores-" + std::to_string(getpid()));
+  const char* siblings[] = {"0,2", "1,3", "0,2", "1,3", "4"};
+  for (int cpu = 0; cpu < 5; ++cpu) {
+    const fs::path topology = folder / ("cpu" + std::to_string(cpu)) / "topology";
+    fs::create_directories(topology);
+    std::ofstream(topology / "thread_siblings_list") << siblings[cpu] << "\n";
+  }
+  int failures = 0;
+  failures += count_cores({0, 1, 2, 3, 4, 5}, folder) != 4;
+  failures += count_cores({0, 2}, folder) != 1;
+  failures += count_cores({2, 3}, folder) != 2;
+  fs::remove_all(folder);
+  return failures;
+}
+
 // Returns 1 unless a child process computes with a pool of its own.
 int failures_of_fork() {
   const pid_t child = fork();
@@ -180,7 +201,7 @@ int failures_of_fork() {
 int main() {
   std::atomic<int> failures = failures_of_order() + failures_of_exceptions();
 #if defined(__linux__)
-  failures += failures_of_fork() + failures_of_affinity();
+  failures += failures_of_cores() + failures_of_fork() + failures_of_affinity();
 #endif
   failures += failures_of_concurrent_passes();
   check::check_allocations(portable::kernels);

@@ -2,16 +2,14 @@
 
 #include <pthread.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdlib>
-#include <fstream>
 #include <new>
 #include <stdexcept>
 #include <string>
 #include <system_error>
 #include <utility>
 
+#include "runtime/cores.h"
 #include "runtime/float_mode.h"
 
 #if defined(__linux__)
@@ -40,29 +38,12 @@ void pause() {
 #endif
 }
 
-int cores_of_affinity() {
-#if defined(__linux__)
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(CPU_COUNT(&set), 1);
-#endif
-  return std::max<int>(std::thread::hardware_concurrency(), 1);
-}
-
 int current_core() {
 #if defined(__linux__)
   return sched_getcpu();
 #else
   return -1;
 #endif
-}
-
-// The CPU quota of cgroup v2 in whole cores, rounded up. A large number if there is no quota.
-int cores_of_cgroup() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period = 0;
-  if (!(file >> quota >> period) || quota == "max" || period <= 0) return 1 << 20;
-  return std::max(1, static_cast<int>(std::ceil(std::atof(quota.c_str()) / period)));
 }
 
 // The pool is never deleted, because MLX's stream may run a task while the process exits. A child
@@ -84,7 +65,7 @@ int thread_count() {
     }
     return static_cast<int>(count);
   }
-  return std::min(cores_of_affinity(), cores_of_cgroup());
+  return usable_cores();
 }
 
 ThreadPool& ThreadPool::shared() {

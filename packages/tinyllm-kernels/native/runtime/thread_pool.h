@@ -14,9 +14,8 @@
 namespace tinyllm {
 
 // The number of threads that this process may use: TINYLLM_NUM_THREADS if it is set, else the
-// number of cores that the affinity mask and the cgroup quota allow. Throws std::invalid_argument
-// if the variable is not a number from 1 to 1024. It reads files of the system, so a task asks its
-// pool instead.
+// number of cores (runtime/cores.h). Throws std::invalid_argument if the variable is not a number
+// from 1 to 1024. It reads files of the system, so a task asks its pool instead.
 int thread_count();
 
 class ThreadPool {

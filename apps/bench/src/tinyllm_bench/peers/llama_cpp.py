@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from tinyllm_cli.cores import usable_cores
 
 from tinyllm_bench.cases.whole_model import LocalRunner
-from tinyllm_bench.machine import on_gpu, usable_cores
+from tinyllm_bench.machine import on_gpu
 
 KV_NUMBER_BYTES = 2  # the default cache of llama.cpp is float16
 

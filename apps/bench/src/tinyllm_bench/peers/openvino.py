@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
+from tinyllm_cli.cores import usable_cores
 from tinyllm_qwen import QwenConfig
 
 from tinyllm_bench.cases.whole_model import LocalRunner
-from tinyllm_bench.machine import usable_cores
 from tinyllm_bench.peers.openvino_graph import OpenVinoFormat, build_model, random_codes
 
 KV_NUMBER_BYTES = 1  # the default cache of OpenVINO on a CPU has 8 bits

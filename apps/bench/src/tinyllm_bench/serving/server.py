@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+from tinyllm_cli.cores import usable_cores
 
 from tinyllm_bench.errors import BenchError
-from tinyllm_bench.machine import usable_cores
 from tinyllm_bench.peers.registry import check_installed
 from tinyllm_bench.serving.model_files import ModelFiles
 

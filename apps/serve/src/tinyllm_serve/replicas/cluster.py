@@ -1,14 +1,13 @@
 """The Ray cluster, and the deployment of replicas on it."""
 
 import logging
-import os
-import sys
 
 import ray
 from ray import serve
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import LoggingConfig
+from tinyllm_cli.cores import usable_cores
 
 from tinyllm_serve.errors import ServeError
 from tinyllm_serve.replicas.prefix_router import PrefixRouter
@@ -93,7 +92,7 @@ def deploy(settings: Settings, root: str) -> DeploymentHandle:
             request_router_class=PrefixRouter, request_router_kwargs={"slack": affinity}
         ),
     )
-    application = options.bind(settings, root, max(1, core_count() // high))
+    application = options.bind(settings, root, max(1, usable_cores() // high))
     try:
         return serve.run(application, name=APPLICATION, route_prefix=None)
     except RuntimeError as error:
@@ -103,13 +102,6 @@ def deploy(settings: Settings, root: str) -> DeploymentHandle:
 def stop_cluster() -> None:
     """Stop Ray with all replicas, if this process has started it."""
     ray.shutdown()
-
-
-def core_count() -> int:
-    """Return the number of cores that this process may use."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _reason() -> str:
