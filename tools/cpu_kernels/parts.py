@@ -10,7 +10,7 @@ _MODEL = f"model {_QWEN} --ops cpu --decode-tokens 64"
 _LLAMA, _OPENVINO = "--peers --peer llama.cpp", "--peers --peer openvino"
 _PEERS = f"{_LLAMA} --peer openvino"
 # One of each kind of processor, beside the fastest of the machine.
-_OTHER_ISAS = ("avx512vnni", "avx2")
+_OTHER_ISAS = ("avx512vnni", "avxvnni", "avx2")
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def test_a_lower_instruction_set_can_be_asked_for(monkeypatch: pytest.MonkeyPatc
 
 @needs_native
 # Only the sets that the machine supports, and the build did not leave out, may be chosen.
-@pytest.mark.parametrize("name", ["amx", "avx512bf16", "avx512vnni", "avx512", "avx2"])
+@pytest.mark.parametrize("name", ["amx", "avx512bf16", "avx512vnni", "avx512", "avxvnni", "avx2"])
 def test_an_instruction_set_that_the_machine_lacks_is_refused(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

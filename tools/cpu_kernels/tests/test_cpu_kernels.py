@@ -15,7 +15,7 @@ from tinyllm_bench.errors import BenchError
 from tinyllm_cli.messages import UsageError
 
 DOCS = Path(__file__).parents[3] / "docs"
-ISAS = ["amx", "avx512vnni", "avx512", "avx2", "portable"]
+ISAS = ["amx", "avx512vnni", "avx512", "avxvnni", "avx2", "portable"]
 
 
 def model_part(*speeds: tuple[str, float]) -> dict[str, Any]:
@@ -43,9 +43,9 @@ def engine_part() -> dict[str, Any]:
 
 
 def test_the_fastest_instruction_set_and_common_ones_below_it_are_measured() -> None:
-    assert {part.isa for part in all_parts(ISAS)} == {"amx", "avx512vnni", "avx2"}
+    assert {part.isa for part in all_parts(ISAS)} == {"amx", "avx512vnni", "avxvnni", "avx2"}
     assert {part.isa for part in all_parts(["neon", "portable"])} == {"neon"}
-    assert {part.isa for part in all_parts(ISAS[1:])} == {"avx512vnni", "avx2"}
+    assert {part.isa for part in all_parts(ISAS[1:])} == {"avx512vnni", "avxvnni", "avx2"}
     names = [part.name for part in all_parts(ISAS)]
     assert len(set(names)) == len(names)
     cases = {name.split("/")[1] for name in names}
@@ -57,7 +57,8 @@ def test_parts_are_chosen_by_name_and_by_instruction_set() -> None:
     assert {p.isa for p in choose_parts(ISAS, ["avx2"], [])} == {"avx2"}
     with pytest.raises(UsageError, match="--part: expected one of amx/prompt-512"):
         choose_parts(ISAS, [], ["amx/prompt-7"])
-    with pytest.raises(UsageError, match="--isa: expected one of amx, avx2, avx512vnni, got neon"):
+    expected = "--isa: expected one of amx, avx2, avx512vnni, avxvnni, got neon"
+    with pytest.raises(UsageError, match=expected):
         choose_parts(ISAS, ["neon"], [])
 
 
@@ -112,7 +113,9 @@ def test_the_table_replaces_the_one_between_the_marks() -> None:
     [
         ("xeon", "cpu-kernels"),
         ("xeon5", "cpu-kernels-xeon5"),
+        ("zen5", "cpu-kernels-zen5"),
         ("zen4", "cpu-kernels-zen4"),
+        ("avxvnni", "cpu-kernels-avxvnni"),
         ("zen3", "cpu-kernels-zen3"),
     ],
 )

@@ -44,7 +44,7 @@ on_all_cores() { xargs -P "$(nproc)" -L 1 env; }
 
 # The instruction sets of an architecture, one a line: name, then flags. `instruction_sets` lists the
 # checked ones, `instruction_sets_left_out` the others.
-left_out='^(x86_64 avx512|x86_64 avx512vnni|x86_64 portable|aarch64 neon|aarch64 portable)( |$)'
+left_out='^(x86_64 avxvnni|x86_64 avx512|x86_64 avx512vnni|x86_64 portable|aarch64 neon|aarch64 portable)( |$)'
 # The same for those that this machine cannot run.
 grep -qw avx512_bf16 /proc/cpuinfo || left_out=${left_out/|x86_64 portable/|x86_64 (portable|amx|avx512bf16)}
 [ "${TINYLLM_TEST_ISAS:-}" != all ] || left_out='^$'

@@ -6,6 +6,8 @@
 #include "dispatch/kernel_table.h"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
+
 #include "dispatch/tile_permission.h"
 #elif defined(__aarch64__)
 #include <asm/hwcap.h>
@@ -22,6 +24,7 @@ namespace tinyllm {
 DECLARE_TABLE(portable)
 #if defined(__x86_64__)
 DECLARE_TABLE(avx2)
+DECLARE_TABLE(avxvnni)
 DECLARE_TABLE(avx512)
 DECLARE_TABLE(avx512vnni)
 DECLARE_TABLE(avx512bf16)
@@ -37,6 +40,14 @@ struct InstructionSet {
   const char* name;
   const KernelTable* kernels;  // null if the build left the instruction set out
 };
+
+#if defined(__x86_64__)
+// True if the processor has AVX-VNNI. `__builtin_cpu_supports` of clang 16 does not know the name.
+bool has_avx_vnni() {
+  unsigned eax, ebx, ecx, edx;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax >> 4 & 1);
+}
+#endif
 
 // Returns the instruction sets of the processor, the fastest first.
 std::vector<InstructionSet> instruction_sets_of_processor() {
@@ -56,9 +67,9 @@ std::vector<InstructionSet> instruction_sets_of_processor() {
   }
   if (has_vnni) found.push_back({"avx512vnni", &avx512vnni::kernels});
   if (has_avx512) found.push_back({"avx512", &avx512::kernels});
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    found.push_back({"avx2", &avx2::kernels});
-  }
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (has_avx2 && has_avx_vnni()) found.push_back({"avxvnni", &avxvnni::kernels});
+  if (has_avx2) found.push_back({"avx2", &avx2::kernels});
 #elif defined(__aarch64__)
   const bool has_dotprod = getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
   constexpr unsigned long bf16_and_i8mm = HWCAP2_BF16 | HWCAP2_I8MM;

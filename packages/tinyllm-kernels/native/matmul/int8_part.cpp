@@ -14,19 +14,18 @@ namespace tinyllm::TINYLLM_ISA {
 
 void int8_part(const LinearTask& t, const LinearRange& range, float* scratch) {
   with_codes(*t.w, [&]<Codes C, typename T>() {
+    // No others come here: see `uses_int8_activations`.
+    if constexpr (kHasInt8Products<kBits<C>> && !std::is_same_v<T, E4M3>) {
 #if defined(TINYLLM_AMX)
-    if (t.kernel == LinearKernel::int8_amx) return amx_integer_gemm<C, 1>(t, range, scratch);
+      if (t.kernel == LinearKernel::int8_amx) return amx_integer_gemm<C, 1>(t, range, scratch);
 #endif
 #if defined(TINYLLM_INT8_GEMM)
-    if constexpr (kBits<C> == 4 && !std::is_same_v<T, E4M3>) {  // see `uses_int8_activations`
       if (t.kernel == LinearKernel::int8_gemm) {
         return integer_gemm<Int8Products<C>, C, T>(t, range, scratch);
       }
+#endif
       int8_gemv<C, T>(t, range, scratch);
     }
-#else
-    int8_gemv<C, T>(t, range, scratch);
-#endif
   });
 }
 

@@ -1,10 +1,11 @@
 // Integer products of AVX2, and of AVX-512 without VNNI: pairs of 16 bits, without planes of x.
 //
 // The byte instructions of these sets add two products to a sum of 16 bits, which would overflow
-// with codes of 8 bits. With two planes of x they would not be faster either. with x in int8 they
+// with codes of 8 bits. With two planes of x they would not be faster either. With x in int8 they
 // multiply codes of 4 bits.
 #pragma once
 
+#include "matmul/integer/bytes.h"
 #include "matmul/integer/pairs.h"
 
 namespace tinyllm::TINYLLM_ISA {
@@ -12,9 +13,6 @@ namespace tinyllm::TINYLLM_ISA {
 inline constexpr int kGemvTokens = 8, kInt8GemvTokens = 8;
 
 using Int16s [[gnu::vector_size(sizeof(Words))]] = int16_t;
-
-template <Codes C>
-inline constexpr float kCodeOffset = C == Codes::e2m1 ? -12 : 0;
 
 template <int Bits>
 inline void store_integers(Ints a, Ints b, int8_t* to) {
@@ -38,23 +36,6 @@ class CodeWords {
 
  private:
   CodePairs<C> codes_;
-};
-
-template <Codes C>
-struct CodeBytes {
-  explicit CodeBytes(const uint32_t* from) {
-    Words word;
-    std::memcpy(&word, from, sizeof word);
-    bytes[0] = word & 0x0f0f0f0fu;
-    bytes[1] = word >> 4 & 0x0f0f0f0fu;
-    if constexpr (C == Codes::e2m1) {
-      for (Words& each : bytes) each = e2m1_bytes(each);
-    }
-  }
-
-  const Words& operator[](int word) const { return bytes[word]; }
-
-  Words bytes[2];  // the even codes, then the odd codes
 };
 
 // Adds two products of `codes` and x to each sum of 16 bits.

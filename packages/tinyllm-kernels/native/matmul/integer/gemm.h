@@ -18,8 +18,13 @@ namespace tinyllm::TINYLLM_ISA {
 // Panels that are multiplied at once.
 inline constexpr int kIntegerPanels = 2;
 
-// Rows of x whose sums stay in registers, with those of two panels.
+// Rows of x whose sums stay in registers, with those of two panels. VNNI needs more independent
+// sums than AVX2, because its instruction adds to them and takes longer than an addition.
+#if defined(TINYLLM_VNNI) && !defined(__AVX512F__)
+inline constexpr int kIntegerMicroTokens = 6;
+#else
 inline constexpr int kIntegerMicroTokens = W / 2;
+#endif
 
 // Words of x that a block multiplies: 256 columns of x in 15 bits, or 512 in int8. They stay in the
 // first-level cache, with the same columns of a tile of x.

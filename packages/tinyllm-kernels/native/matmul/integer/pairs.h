@@ -71,6 +71,9 @@ inline Ints add_products(Ints sums, Words a, Words b) {
       _mm512_dpwssd_epi32(bit_cast<__m512i>(sums), bit_cast<__m512i>(a), bit_cast<__m512i>(b)));
 #elif defined(__AVX512BW__)
   return sums + bit_cast<Ints>(_mm512_madd_epi16(bit_cast<__m512i>(a), bit_cast<__m512i>(b)));
+#elif defined(__AVXVNNI__)
+  return bit_cast<Ints>(
+      _mm256_dpwssd_avx_epi32(bit_cast<__m256i>(sums), bit_cast<__m256i>(a), bit_cast<__m256i>(b)));
 #else
   return sums + bit_cast<Ints>(_mm256_madd_epi16(bit_cast<__m256i>(a), bit_cast<__m256i>(b)));
 #endif

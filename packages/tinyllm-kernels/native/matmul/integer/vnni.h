@@ -1,69 +1,54 @@
-// Integer products of AVX-512 VNNI.
+// Integer products of VNNI, with vectors of AVX-512 or of AVX2.
 //
-// One instruction multiplies 64 unsigned bytes of codes by 64 signed bytes of x and adds the
-// products to 16 sums, four products to each.
+// One instruction multiplies unsigned bytes of codes by signed bytes of x and adds the products to
+// W sums, four products to each.
 #pragma once
 
 #include <immintrin.h>
 
-#include "matmul/integer/words.h"
+#include "matmul/integer/bytes.h"
 
 namespace tinyllm::TINYLLM_ISA {
 
+#if defined(__AVX512VNNI__)
 inline constexpr int kGemvTokens = 8;
+#else
+inline constexpr int kGemvTokens = 4;  // 8 sums, and AVX2 has 16 registers
+#endif
+
 #if defined(TINYLLM_AMX)
 inline constexpr int kInt8GemvTokens =
     1;  // tiles multiply several rows (matmul/integer/amx_gemm.h)
-#else
+#elif defined(__AVX512VNNI__)
 inline constexpr int kInt8GemvTokens = 16;
+#else
+inline constexpr int kInt8GemvTokens = 8;
 #endif
-
-template <Codes C>
-inline constexpr float kCodeOffset = C == Codes::e2m1 ? -12 : 0;
 
 template <int Bits>
 inline void store_integers(Ints a, Ints b, int8_t* to) {
   store_byte_planes<Bits>(a, b, to);
 }
 
-struct IntegerSums {
-  // 128 high + low.
-  Floats to_floats() const {
-    return bit_cast<Floats>(_mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 7), low)));
-  }
-
-  __m512i high{}, low{};  // one sum for each plane of x
-};
-
-// Four bytes of x in all lanes.
-inline __m512i broadcast(const int8_t* word) {
-  int32_t bytes;
-  std::memcpy(&bytes, word, sizeof bytes);
-  return _mm512_set1_epi32(bytes);
+// Adds the products of bytes of codes with a word of x.
+inline void add_byte_products(Ints& sums, Words codes, const int8_t* word) {
+  uint32_t x;
+  std::memcpy(&x, word, sizeof x);
+#if defined(__AVX512VNNI__)
+  sums = bit_cast<Ints>(_mm512_dpbusd_epi32(bit_cast<__m512i>(sums), bit_cast<__m512i>(codes),
+                                            bit_cast<__m512i>(Words{} + x)));
+#else
+  sums = bit_cast<Ints>(_mm256_dpbusd_avx_epi32(bit_cast<__m256i>(sums), bit_cast<__m256i>(codes),
+                                                bit_cast<__m256i>(Words{} + x)));
+#endif
+  // GCC would add in other registers and copy the sums back. This keeps them in place.
+  asm("" : "+v"(sums));
 }
 
-// A word of codes as bytes; with 4 bits the even codes, then the odd codes.
-template <Codes C>
-struct CodeBytes {
-  explicit CodeBytes(const uint32_t* from) {
-    Words word;
-    std::memcpy(&word, from, sizeof word);
-    const __m512i codes = bit_cast<__m512i>(word);
-    if constexpr (C == Codes::uint8) {
-      bytes[0] = codes;
-    } else {
-      const __m512i low_bits = _mm512_set1_epi8(15);
-      bytes[0] = _mm512_and_si512(codes, low_bits);
-      bytes[1] = _mm512_and_si512(_mm512_srli_epi16(codes, 4), low_bits);
-    }
-    if constexpr (C == Codes::e2m1) {
-      for (__m512i& each : bytes) {
-        each = bit_cast<__m512i>(e2m1_bytes(bit_cast<Words>(each)));
-      }
-    }
-  }
+struct IntegerSums {
+  Floats to_floats() const { return __builtin_convertvector((high << 7) + low, Floats); }
 
-  __m512i bytes[8 / kBits<C>];
+  Ints high{}, low{};  // one sum for each plane of x
 };
 
 template <Codes C>
@@ -75,11 +60,9 @@ class CodeWords : private CodeBytes<C> {
   // the high plane, then the words of the low plane.
   void multiply_add(const int8_t* x, IntegerSums& sums) const {
     constexpr int low_plane = 32 / kBits<C>;
-    for (const __m512i& codes : this->bytes) {
-      sums.high = _mm512_dpbusd_epi32(sums.high, codes, broadcast(x));
-      sums.low = _mm512_dpbusd_epi32(sums.low, codes, broadcast(x + low_plane));
-      // GCC would add in other registers and copy the sums back. This keeps them in place.
-      asm("" : "+v"(sums.high), "+v"(sums.low));
+    for (const Words& codes : this->bytes) {
+      add_byte_products(sums.high, codes, x);
+      add_byte_products(sums.low, codes, x + low_plane);
       x += 4;
     }
   }
@@ -91,15 +74,12 @@ inline constexpr int kWordsPerInt16Sum = 1;
 // Sums of products with a row of x in int8, one sum for each of W rows.
 struct Int8Sums {
   // Adds the products of a vector of codes with a word of x.
-  void multiply_add(__m512i codes, const int8_t* x) {
-    sums = _mm512_dpbusd_epi32(sums, codes, broadcast(x));
-    asm("" : "+v"(sums));  // as in `CodeWords`
-  }
+  void multiply_add(Words codes, const int8_t* x) { add_byte_products(sums, codes, x); }
   void widen() {}
 
-  Floats to_floats() const { return bit_cast<Floats>(_mm512_cvtepi32_ps(sums)); }
+  Floats to_floats() const { return __builtin_convertvector(sums, Floats); }
 
-  __m512i sums{};
+  Ints sums{};
 };
 
 }  // namespace tinyllm::TINYLLM_ISA

@@ -3,7 +3,7 @@
 // W rows of w are multiplied at once, a lane each, and 32 bits of codes of each row at a time: the
 // interleaved layout of matmul/interleave.h. x is quantized to 15 bits
 // (matmul/integer/quantize_x.h) and takes two bytes for each number. The file of an instruction set
-// has:
+// has, or on x86-64 includes from matmul/integer/bytes.h:
 //
 //   kGemvTokens     rows of x that are multiplied by a word of codes at once
 //   kCodeOffset     the number that is subtracted from the integers of codes. Bytes of NEON are
@@ -33,8 +33,13 @@
 #include "matmul/integer/codes.h"
 #include "types.h"
 
+// Defined if an instruction of x86-64 adds products of bytes to sums of 32 bits.
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+#define TINYLLM_VNNI
+#endif
+
 // The file of the instruction set. Undefined if there are no integer kernels.
-#if defined(__AVX512VNNI__)
+#if defined(TINYLLM_VNNI)
 #define TINYLLM_INTEGERS "matmul/integer/vnni.h"
 #elif defined(__AVX2__)
 #define TINYLLM_INTEGERS "matmul/integer/avx2.h"
@@ -47,7 +52,7 @@
 #define TINYLLM_INTEGER_GEMM
 #endif
 
-// Defined if matmul/integer/gemm.h multiplies many rows of x in int8: with AVX2 alone.
+// Defined if matmul/integer/gemm.h multiplies many rows of x in int8: with vectors of AVX2.
 #if defined(__AVX2__) && !defined(__AVX512F__)
 #define TINYLLM_INT8_GEMM
 #endif
@@ -67,12 +72,18 @@ inline bool supports_integers([[maybe_unused]] const Weights& w) {
 #endif
 }
 
+// True if codes of so many bits are multiplied by x in int8.
+#if defined(__AVX2__) && !defined(TINYLLM_VNNI)
+template <int Bits>
+inline constexpr bool kHasInt8Products = Bits == 4;  // see avx2.h
+#else
+template <int Bits>
+inline constexpr bool kHasInt8Products = true;
+#endif
+
 // True if products of integers with w quantize x to int8.
 inline bool uses_int8_activations(const Weights& w) {
-  if (w.mode == Mode::nvfp4) return false;
-#if defined(__AVX2__) && !defined(__AVX512VNNI__)
-  if (w.bits != 4) return false;  // see avx2.h
-#endif
+  if (w.mode == Mode::nvfp4 || (w.bits == 8 && !kHasInt8Products<8>)) return false;
   return w.int8_activations && supports_integers(w);
 }
 

@@ -41,8 +41,8 @@ def prepare_int8(weights: MutableMapping[str, Weight]) -> None:
     converted = [native_weight(weight, int8_activations=True) for weight in weights.values()]
     if not any(native.uses_int8_activations(w) for w in converted):
         warnings.warn(
-            "cpu-int8: expected affine weights with 16-bit scales, or mxfp4, got none: this model "
-            "is computed as by cpu",
+            "cpu-int8: expected affine weights of 4 bits with 16-bit scales, or mxfp4 (with VNNI, "
+            "AMX or NEON also affine of 8 bits), got none: this model is computed as by cpu",
             stacklevel=2,
         )
 
