@@ -113,12 +113,35 @@ inline Floats e2m1(Words code) {
 
 // E4M3: a sign bit, four bits of exponent, three bits of mantissa. The code with all exponent and
 // mantissa bits set is NaN. There is no infinity.
+//
+// The sign, exponent and mantissa of a code are those of a float16 that is 2^-8 times as large.
+// This holds for subnormal numbers, too. All bits set, as a comparison returns them, are NaN.
+template <typename Integers>
+inline Integers e4m3_as_float16(Integers codes) {
+  return (codes << 7 & int16_t(0xbf80)) | ((codes & 127) == 127);
+}
+
 inline Floats e4m3(SignedBytes codes) {
-  // The sign, exponent and mantissa of a code are those of a float16 that is 2^-8 times as large.
-  // This holds for subnormal numbers, too.
-  SignedShorts bits = widen(codes) << 7 & int16_t(0xbf80);
-  bits |= ((bits & 0x3f80) == 0x3f80) & 0x7e00;
-  return to_floats(bit_cast<Float16s>(bits)) * 256;
+  return to_floats(bit_cast<Float16s>(e4m3_as_float16(widen(codes)))) * 256;
+}
+
+// 2 W numbers, divided by 256.
+inline void read_e4m3(const uint8_t* from, Floats (&numbers)[2]) {
+  using Codes [[gnu::vector_size(2 * W)]] = int8_t;
+  using Integers [[gnu::vector_size(4 * W)]] = int16_t;
+  Codes codes;
+  std::memcpy(&codes, from, sizeof codes);
+#if defined(__AVX512BW__)
+  const Integers integers = bit_cast<Integers>(_mm512_cvtepi8_epi16(bit_cast<__m256i>(codes)));
+#elif defined(__AVX2__)
+  const Integers integers = bit_cast<Integers>(_mm256_cvtepi8_epi16(bit_cast<__m128i>(codes)));
+#else
+  const Integers integers = __builtin_convertvector(codes, Integers);
+#endif
+  Float16s halves[2];
+  const Integers bits = e4m3_as_float16(integers);
+  std::memcpy(halves, &bits, sizeof bits);
+  for (int i = 0; i < 2; ++i) numbers[i] = to_floats(halves[i]);
 }
 
 // The numbers of all codes of E4M3, in the order of the codes. Groups of nvfp4 have 16 columns, so
@@ -197,6 +220,9 @@ struct Quantized {
   static constexpr bool kBiased = M == Mode::affine;
   // Columns of a group, or 0 if the matrix decides.
   static constexpr int kGroup = kBiased ? 0 : M == Mode::nvfp4 ? 16 : 32;
+  // Vectors that are read at once, and their unit.
+  static constexpr int kVectors = M == Mode::mxfp8 ? 2 : 1;
+  static constexpr float kUnit = M == Mode::mxfp8 ? 256 : 1;
   // Columns of a cache line, rounded down to a power of two.
   static constexpr int kLineColumns = std::bit_floor(64u * 8 / Bits);
 
@@ -224,6 +250,15 @@ struct Quantized {
     } else {
       const Words codes = unpack_codes<Bits>(from);
       return M == Mode::affine ? to_floats(codes) : e2m1(codes);
+    }
+  }
+
+  // kVectors vectors from column k on, before unit, scale and bias.
+  static void read(Row row, int k, Floats (&numbers)[kVectors]) {
+    if constexpr (M == Mode::mxfp8) {
+      read_e4m3(row + k, numbers);
+    } else {
+      numbers[0] = raw(row, k);
     }
   }
 

@@ -48,7 +48,7 @@ constexpr int quantized_rows(int M) { return M < 4 ? 4 / M : 1; }
 // x over the group, once for all codes.
 template <typename Format, int M>
 void multiply_quantized_rows(const LinearTask& t, int64_t n, int64_t rows, int64_t m0) {
-  constexpr int kRows = quantized_rows(M);
+  constexpr int kRows = quantized_rows(M), kVectors = Format::kVectors;
   const Weights& w = *t.w;
   const int columns = w.columns, group = Format::kGroup ? Format::kGroup : w.group;
   const int64_t groups = columns / group;
@@ -68,18 +68,23 @@ void multiply_quantized_rows(const LinearTask& t, int64_t n, int64_t rows, int64
       if (k0 % Format::kLineColumns == 0) Format::prefetch(row[r], k0);
     }
     Floats sums[kRows][M] = {};
-    for (int i = 0; i < group; i += W) {
+    for (int i = 0; i < group; i += kVectors * W) {
       for (int r = 0; r < kRows; ++r) {
-        const Floats codes = Format::raw(row[r], k0 + i);
-        for (int m = 0; m < M; ++m) {
-          sums[r][m] = multiply_add(codes, load(x + m * columns + i), sums[r][m]);
+        Floats codes[kVectors];
+        Format::read(row[r], k0 + i, codes);
+        for (int v = 0; v < kVectors; ++v) {
+          for (int m = 0; m < M; ++m) {
+            const Floats numbers = load(x + m * columns + i + v * W);
+            sums[r][m] = multiply_add(codes[v], numbers, sums[r][m]);
+          }
         }
       }
     }
     for (int r = 0; r < kRows; ++r) {
       const Affine affine = Format::affine(w, row_groups[r] + g);
       for (int m = 0; m < M; ++m) {
-        total[r][m] = multiply_add(sums[r][m], Floats{} + affine.scale, total[r][m]);
+        const Floats sum_of_group = sums[r][m] * Format::kUnit;
+        total[r][m] = multiply_add(sum_of_group, Floats{} + affine.scale, total[r][m]);
         if constexpr (Format::kBiased) {
           const float group_sum = t.x_group_sums[(m0 + m) * groups + g];
           biases[r][m] = multiply_add(affine.bias, group_sum, biases[r][m]);
