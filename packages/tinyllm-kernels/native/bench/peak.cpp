@@ -127,14 +127,22 @@ int main() {
   print("bytes", 4 * W,
         fastest<__m512i>([=](__m512i sum) { return _mm512_dpbusd_epi32(sum, bytes, bytes); }));
 #endif
+  // GCC would copy each sum of the following to another register.
 #if defined(__AVXVNNI__) && !defined(__AVX512F__)
-  const __m256i bytes = _mm256_set1_epi8(3);
-  print("bytes", 4 * W,
-        fastest<__m256i>([=](__m256i sum) { return _mm256_dpbusd_avx_epi32(sum, bytes, bytes); }));
+  const __m256i integers = _mm256_set1_epi16(3);
+  print("pairs of 16-bit integers", 2 * W, fastest<__m256i>([=](__m256i sum) {
+          sum = _mm256_dpwssd_avx_epi32(sum, integers, integers);
+          asm("" : "+x"(sum));
+          return sum;
+        }));
+  print("bytes", 4 * W, fastest<__m256i>([=](__m256i sum) {
+          sum = _mm256_dpbusd_avx_epi32(sum, integers, integers);
+          asm("" : "+x"(sum));
+          return sum;
+        }));
 #elif defined(__AVX2__) && !defined(__AVX512F__)
   const __m256i integers = _mm256_set1_epi16(3);
   print("pairs of 16-bit integers", 2 * W, fastest<__m256i>([=](__m256i sum) {
-          // GCC would copy each sum to another register.
           __m256i products;
           asm("vpmaddwd %2, %0, %1\n\tvpaddd %1, %0, %0"
               : "+x"(sum), "=&x"(products)
