@@ -95,8 +95,8 @@ def test_logits_have_the_bits_of_generate_alone(
     assert (engine.stats.accepted_tokens > 20) == (name == "counting")
     for handle, own in outputs.items():
         cache = model[0].make_caches(kv_bits=bits)
-        options = {"max_tokens": 10, "sampling": handle.request.sampling, "cache": cache}
-        alone = list(generate(*model, handle.request.prompt, **options))  # type: ignore[arg-type]
+        prompt, sampling = handle.request.prompt, handle.request.sampling
+        alone = list(generate(*model, prompt, max_tokens=10, sampling=sampling, cache=cache))
         assert [output.token for output in own] == [piece.token for piece in alone]
         assert [output.logprob for output in own] == [piece.logprob for piece in alone]
 

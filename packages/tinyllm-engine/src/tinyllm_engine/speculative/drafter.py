@@ -29,7 +29,7 @@ class Drafter:
 
         `RequestState.draft` of each request is empty before the call.
         """
-        raise NotImplementedError
+        raise NotImplementedError  # each drafter has its own; the other methods are optional
 
     def prepare(self, step: Step) -> None:
         """Prepare for a step before the model computes it."""

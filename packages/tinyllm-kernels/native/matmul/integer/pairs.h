@@ -9,7 +9,7 @@
 
 #include <immintrin.h>
 
-#include "matmul/integer/words.h"
+#include "matmul/integer/bytes.h"
 
 namespace tinyllm::TINYLLM_ISA {
 
@@ -41,17 +41,16 @@ inline Words upper_bytes(Words words) {
 template <Codes C>
 struct CodePairs {
   explicit CodePairs(const uint32_t* from) {
-    Words word;
-    std::memcpy(&word, from, sizeof word);
     if constexpr (C == Codes::e2m1) {
-      // Looks up even and odd codes as bytes. Pair n has codes n and n + 4, one in each 16-bit
-      // half.
-      const Words even = e2m1_bytes(word & 0x0f0f0f0fu), odd = e2m1_bytes(word >> 4 & 0x0f0f0f0fu);
-      pairs[0] = even & 0x00ff00ffu;
-      pairs[1] = odd & 0x00ff00ffu;
-      pairs[2] = upper_bytes(even);
-      pairs[3] = upper_bytes(odd);
+      // Pair n has codes n and n + 4, one in each 16-bit half.
+      const CodeBytes<C> bytes(from);
+      pairs[0] = bytes[0] & 0x00ff00ffu;
+      pairs[1] = bytes[1] & 0x00ff00ffu;
+      pairs[2] = upper_bytes(bytes[0]);
+      pairs[3] = upper_bytes(bytes[1]);
     } else {
+      Words word;
+      std::memcpy(&word, from, sizeof word);
 #pragma GCC unroll 4
       for (Words& pair : pairs) {
         pair = word & ((1u << kBits<C>)-1) * 0x10001u;  // the lowest code of each 16-bit half
