@@ -193,7 +193,12 @@ same = True
 while not done.is_set():
     same = same and bits(forward()) == expected
 thread.join()
-masks = {frozenset(os.sched_getaffinity(int(t))) for t in os.listdir("/proc/self/task")}
+def mask_of(thread):
+    try:
+        return frozenset(os.sched_getaffinity(thread))
+    except ProcessLookupError:  # a joined thread may still have been in the list
+        return frozenset(cores)
+masks = {mask_of(int(thread)) for thread in os.listdir("/proc/self/task")}
 print(same, masks == {frozenset(cores)})
 """
     assert python(code) == "True True\n"
