@@ -114,7 +114,8 @@ def test_no_body_is_kept_until_its_answer_has_ended(busy: Server) -> None:
                 task.cancel()
         return after - before
 
-    assert asyncio.run(growth()) < 50  # 100 if each body and its text are kept
+    # 8 to 20. 100 if each body and its text are kept, 60 if the chunks of bodies leave gaps.
+    assert asyncio.run(growth()) < 50
 
 
 @pytest.mark.parametrize(

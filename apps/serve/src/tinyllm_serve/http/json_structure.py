@@ -36,7 +36,7 @@ class JsonBounds:
     strings: int = 1 << 18
     depth: int = MAX_DEPTH
 
-    def check(self, text: bytes) -> None:
+    def check(self, text: bytes | bytearray) -> None:
         """Check the structure of a text. A text that is not JSON may pass.
 
         Raises:
@@ -51,7 +51,7 @@ class JsonBounds:
             return  # even if no bracket and no comma is inside a string
         self._check_outside_strings(text)
 
-    def _check_outside_strings(self, text: bytes) -> None:
+    def _check_outside_strings(self, text: bytes | bytearray) -> None:
         """Count brackets and commas outside of strings, and stop at the first bound exceeded."""
         strings = containers = commas = depth = end = 0
         while True:
