@@ -133,6 +133,39 @@ def test_scores_far_apart_do_not_overflow(ops: OpSet, dtype: mx.Dtype) -> None:
     assert_close(y, oracle.attention(exact(q * 40), exact(k * 40), exact(v)))
 
 
+@pytest.mark.parametrize("size", [1e-25, 3e-5, 1.0, 6e4, 1e30])
+def test_parallel_rows_have_the_largest_sums(ops: OpSet, dtype: mx.Dtype, size: float) -> None:
+    """Integer sums of prompts stay within 32 bits: those of q and k, and those of equal values."""
+    if dtype == mx.float16 and not 1e-5 < size < 1e5:
+        pytest.skip("float16 has no such numbers")
+    signs = mx.sign(normal((128,), seed=1))
+    directions = mx.sign(normal((300, 1), seed=2))
+    q = mx.broadcast_to(signs, (1, 2, 40, 128)).astype(dtype)
+    k = mx.broadcast_to(signs * directions * size, (1, 1, 300, 128)).astype(dtype)
+    v = mx.broadcast_to(signs * size, (1, 1, 300, 128)).astype(dtype)
+    scale = 1 / (128 * size)
+    y = ops.attention(q, k, v, scale, "causal")
+    assert_close(y, oracle.attention(exact(q), exact(k), exact(v), scale, "causal"))
+
+
+@pytest.mark.parametrize("which", ["q", "k", "v"])
+def test_a_large_feature_leaves_the_others_exact(ops: OpSet, dtype: mx.Dtype, which: str) -> None:
+    q, k, v = qkv((1, 2, 1, 40, 300, 128), dtype)
+    {"q": q, "k": k, "v": v}[which][..., 7] *= 100
+    y = exact(ops.attention(q, k, v, 0.02, "causal"))
+    expected = oracle.attention(exact(q), exact(k), exact(v), 0.02, "causal")
+    rest = [*range(7), *range(8, 128)]
+    assert_close(mx.array(y[..., rest]).astype(dtype), expected[..., rest])
+
+
+def test_one_key_may_have_all_the_weight(ops: OpSet, dtype: mx.Dtype) -> None:
+    q, k, v = qkv((1, 2, 1, 40, 300, 64), dtype)
+    k[..., 100, :] = q[0, 0, 0] * 40
+    v[..., 100, :] *= 50
+    y = ops.attention(q, k, v)
+    assert_close(y, oracle.attention(exact(q), exact(k), exact(v)))
+
+
 @pytest.mark.parametrize("length", [4, 70])
 @pytest.mark.parametrize("bad", [mx.nan, mx.inf, -mx.inf])
 @pytest.mark.parametrize("which", ["k", "v"])

@@ -16,7 +16,7 @@ void store_rows(const AttentionTask& t, const QueryTile& tile, const PartialResu
 }  // namespace
 
 int64_t attention_query_tile_rows(const AttentionTask& t) {
-  return uses_amx(t) ? kAmxQueryTileRows : kVectorQueryTileRows;
+  return uses_amx(t) ? kAmxQueryTileRows : prefill_tile_rows(t);
 }
 
 int64_t attention_scratch(const AttentionTask& t) {

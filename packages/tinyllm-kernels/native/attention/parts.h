@@ -16,14 +16,23 @@ void decode_part(const AttentionTask&, const AttentionPart&, const AttentionPart
                  PartialResult& result, float* scratch);
 
 // Rows of a query tile of `prefill_part`, at most. More rows share packed keys and values. With
-// AVX-512 a second-level cache has at least 1 MB, enough for the sums of twice as many rows.
-inline constexpr int64_t kVectorQueryTileRows = W == 16 ? 2 * kQueryTileRows : kQueryTileRows;
+// AVX-512 a second-level cache has at least 1 MB, enough for the sums of the most rows. With
+// integers it has to hold less beside the sums.
+inline constexpr int64_t kVectorQueryTileRows = 2 * kQueryTileRows;
+int64_t prefill_tile_rows(const AttentionTask&);
 
 // Computes a part of a prefill: a tile of queries. Arithmetic is the limit. Keys and values are
 // packed once for the tile, and scores stay in the cache. `scratch` has `prefill_scratch` floats.
 int64_t prefill_scratch(const AttentionTask&);
 void prefill_part(const AttentionTask&, const AttentionPart&, PartialResult& result,
                   float* scratch);
+
+// The same with 16-bit integers, if `uses_integers`: if the instruction set multiplies pairs of
+// them faster than floats, and q is bfloat16. Integers of a row then lose less than its rounding to
+// bfloat16 did. Float16 has more bits than the integers of a row with one large feature.
+bool uses_integers(const AttentionTask&);
+void integer_prefill_part(const AttentionTask&, const AttentionPart&, PartialResult& result,
+                          float* scratch);
 
 // The same on the matrix unit, if `uses_amx`. A part whose result is final is stored in y, and
 // `partial` is null. `scratch` has `amx_prefill_scratch` floats.

@@ -3,12 +3,8 @@
 // Keys and values are packed 128 at a time. For each micro-tile of query rows the scores of the
 // packed keys are computed, turned into weights relative to the running maximum of the row, and
 // multiplied by the values.
-#include <algorithm>
-
-#include "attention/parts.h"
-#include "attention/prefill_panels.h"
-#include "attention/query_rows.h"
-#include "attention/softmax.h"
+#include "attention/prefill/panels.h"
+#include "attention/prefill/tile.h"
 #include "isa/tile_registers.h"
 
 // On processors with AMX, attention/amx_prefill.cpp computes bfloat16.
@@ -18,17 +14,6 @@
 
 namespace tinyllm::TINYLLM_ISA {
 namespace {
-
-constexpr int64_t kPackedKeys = 128;  // keys that are packed at once; they stay in the cache
-static_assert(kVectorQueryTileRows % kRegisterRows == 0 && kPrefillSplit % kPackedKeys == 0);
-static_assert(kPackedKeys % kPanelWidth == 0 && kPackedKeys % kRowBatch == 0);
-
-// The keys that the rows of a micro-tile attend to, relative to the first packed key.
-struct TileKeys {
-  KeyRange of_row[kRegisterRows];
-  KeyRange of_any_row;   // from the first key of any row to the last key of any row
-  KeyRange of_all_rows;  // keys that every row attends to; possibly empty
-};
 
 // A mask of the bits of an element that belong to keys in a range. A float is of key j, a pair is
 // of keys j and j + 1.
@@ -43,57 +28,28 @@ E masked(E element, uint32_t mask) {
   return bit_cast<E>(bit_cast<uint32_t>(element) & mask);
 }
 
-// The computation of one part with elements of type E. `tile_row` counts the rows of the query
-// tile: it is the first row of a micro-tile.
+// The computation of one part with elements of type E.
 template <typename E>
-struct Prefill {
+struct Prefill : PrefillTile {
   Prefill(const AttentionTask& t, const AttentionPart& part, float* scratch)
-      : t(t),
-        tile(part.tile),
-        request(t, part.tile.request),
-        width(t.padded_dim()),
+      : PrefillTile(t, part, scratch),
         depth((t.dim + W * kNumbers<E> - 1) / (W * kNumbers<E>)*W),
-        split(scratch, part.tile.rows, width),
-        unpacked(scratch + PartialResult::floats(kVectorQueryTileRows, width)),
-        scores(unpacked + kRowBatch * width),
-        weights(
-            reinterpret_cast<E*>(kNumbers<E> == 1 ? scores : scores + kRegisterRows * kPackedKeys)),
-        q(reinterpret_cast<E*>(scores + 2 * kRegisterRows * kPackedKeys)),
-        k(q + kVectorQueryTileRows * width),
-        v(k + kPackedKeys * width) {}
-
-  // Floats of scratch memory, enough for elements of either type.
-  static int64_t scratch_floats(const AttentionTask& t) {
-    const int64_t width = t.padded_dim();
-    const int64_t value_columns = (width + kPanelWidth - 1) / kPanelWidth * kPanelWidth;
-    return PartialResult::floats(kVectorQueryTileRows, width) +
-           (kRowBatch + kVectorQueryTileRows + kPackedKeys) * width +
-           2 * kRegisterRows * kPackedKeys + kPackedKeys * value_columns;
-  }
+        weights(reinterpret_cast<E*>(kNumbers<E> == 1 ? scores : weights_memory)),
+        q(reinterpret_cast<E*>(q_memory)),
+        k(reinterpret_cast<E*>(k_memory)),
+        v(reinterpret_cast<E*>(v_memory)) {}
 
   void load_query_elements();
   void pack(const KeyRange& keys);
   void attend(int64_t tile_row, const KeyRange& keys);
-  TileKeys keys_of_rows(int64_t tile_row, const KeyRange& keys) const;
-  void compute_weights(int64_t tile_row, int64_t n, int64_t first_key, const KeyRange& keys);
   void round_weights(const KeyRange& keys);
   void accumulate_values(int64_t tile_row, const KeyRange& keys);
   void accumulate_masked(int64_t tile_row, const TileKeys& tile_keys, const KeyRange& keys);
 
-  // Rows that fill up the last micro-tile repeat the last row of the query tile.
-  int64_t existing_row(int64_t row) const { return std::min(row, tile.rows - 1); }
-
-  const AttentionTask& t;
-  const QueryTile& tile;
-  const Request request;
-  const int64_t width;
-  const int64_t depth;    // elements of a query, in whole vectors
-  PartialResult split;    // result of the current split of keys
-  float* const unpacked;  // kRowBatch rows: keys or values that cannot be read in place
-  float* const scores;    // kRegisterRows x kPackedKeys: scores, then weights as floats
-  E* const weights;       // kRegisterRows x kPackedKeys / kNumbers; `scores` if E is float
-  E* const q;             // kVectorQueryTileRows x width / kNumbers
-  E *const k, *const v;   // panels of the packed keys and values
+  const int64_t depth;   // elements of a query, in whole vectors
+  E* const weights;      // kRegisterRows x kPackedKeys / kNumbers; `scores` if E is float
+  E* const q;            // kVectorQueryTileRows x width / kNumbers
+  E *const k, *const v;  // panels of the packed keys and values
 };
 
 // Queries are followed by zeros, after the last feature and after the last row.
@@ -148,24 +104,6 @@ void Prefill<E>::pack(const KeyRange& keys) {
   }
 }
 
-// `keys` are the packed keys, in the numbering of the request.
-template <typename E>
-TileKeys Prefill<E>::keys_of_rows(int64_t tile_row, const KeyRange& keys) const {
-  TileKeys result{{}, {kPackedKeys, 0}, {0, kPackedKeys}};
-  KeyRange &any = result.of_any_row, &all = result.of_all_rows;
-  for (int n = 0; n < kRegisterRows; ++n) {
-    const int64_t query = (tile.first + existing_row(tile_row + n)) / t.heads_per_kv();
-    const KeyRange visible = visible_keys(t, request, query);
-    KeyRange& of_row = result.of_row[n];
-    of_row.first = std::clamp(visible.first, keys.first, keys.last) - keys.first;
-    of_row.last = std::clamp(visible.last, keys.first, keys.last) - keys.first;
-    if (of_row.empty()) of_row.last = of_row.first;
-    any = {std::min(any.first, of_row.first), std::max(any.last, of_row.last)};
-    all = {std::max(all.first, of_row.first), std::min(all.last, of_row.last)};
-  }
-  return result;
-}
-
 // Adds the packed keys, `keys` of the request, to the results of a micro-tile.
 template <typename E>
 void Prefill<E>::attend(int64_t tile_row, const KeyRange& keys) {
@@ -191,31 +129,6 @@ void Prefill<E>::attend(int64_t tile_row, const KeyRange& keys) {
   accumulate_masked(tile_row, tile_keys, {any.first, all.first});
   accumulate_values(tile_row, all);
   accumulate_masked(tile_row, tile_keys, {all.last, any.last});
-}
-
-// Turns the scores of row n of a micro-tile into weights, over the packed keys that it attends
-// to. If the running maximum grows, the sums of earlier keys are rescaled. Packed key 0 is key
-// `first_key` of the request.
-template <typename E>
-void Prefill<E>::compute_weights(int64_t tile_row, int64_t n, int64_t first_key,
-                                 const KeyRange& keys) {
-  float* row_scores = scores + n * kPackedKeys + keys.first;
-  const int64_t count = keys.count();
-  if (t.mask) {
-    const KeyRange request_keys{first_key + keys.first, first_key + keys.last};
-    add_mask(t, tile, existing_row(tile_row + n), request_keys, row_scores);
-  }
-  float& running_max = split.row_max[tile_row + n];
-  float& row_sum = split.row_sum[tile_row + n];
-  const float new_max = max_score(row_scores, count, running_max);
-  if (new_max != running_max) {
-    const float factor = exp(splat(running_max - softmax_shift(new_max)))[0];
-    float* values = split.values + (tile_row + n) * width;
-    for (int64_t d = 0; d < width; d += W) store(values + d, load(values + d) * factor);
-    row_sum *= factor;
-    running_max = new_max;
-  }
-  row_sum += exp_scores(row_scores, count, softmax_shift(running_max));
 }
 
 // Adds the weighted values of packed keys that all rows of a micro-tile attend to.
@@ -248,48 +161,32 @@ void Prefill<E>::accumulate_masked(int64_t tile_row, const TileKeys& tile_keys,
         const E* values = v + panel_row * kPanelWidth + d % kPanelWidth;
         E masked_values[W];
         store_words(masked_values, load_words(values) & mask);
-        store(sums + d, multiply_add(load(sums + d), weight, masked_values));
+        Floats sum = load(sums + d);
+        add_product(sum, weight, masked_values);
+        store(sums + d, sum);
       }
     }
   }
 }
 
-// Packed keys and splits are counted from key 0, even if the part begins later. So the order of the
-// sums of a row does not depend on the part.
-template <typename E>
-void prefill(const AttentionTask& t, const AttentionPart& part, PartialResult& result,
-             float* scratch) {
-  const int64_t rows = PartialResult::padded_rows(part.tile.rows);
-  clear(result, rows, t.padded_dim());
-  Prefill<E> work(t, part, scratch);
-  work.load_query_elements();
-  int64_t first = part.keys.first / kPackedKeys * kPackedKeys;
-  while (first < part.keys.last) {
-    const int64_t split_end = (first / kPrefillSplit + 1) * kPrefillSplit;
-    const int64_t last = std::min(part.keys.last, split_end);
-    clear(work.split, rows, t.padded_dim());
-    for (; first < last; first += kPackedKeys) {
-      const KeyRange keys{first, std::min(last, first + kPackedKeys)};
-      work.pack(keys);
-      for (int64_t row = 0; row < part.tile.rows; row += kRegisterRows) work.attend(row, keys);
-    }
-    merge(result, work.split, rows, t.padded_dim());
-  }
-}
-
 }  // namespace
 
-int64_t prefill_scratch(const AttentionTask& t) { return Prefill<float>::scratch_floats(t); }
+int64_t prefill_tile_rows(const AttentionTask& t) {
+  return W == 16 || uses_integers(t) ? kVectorQueryTileRows : kQueryTileRows;
+}
+
+int64_t prefill_scratch(const AttentionTask& t) { return PrefillTile::scratch_floats(t); }
 
 void prefill_part(const AttentionTask& t, const AttentionPart& part, PartialResult& result,
                   float* scratch) {
 #if defined(TINYLLM_FAST_PAIRS)
-  // Quantized keys use floats: rounding them to bfloat16 would shift large scores too far.
+  // Not for quantized keys: rounding them to bfloat16 would shift large scores too far.
   if (t.type == Type::bfloat16 && t.k.mode == Mode::dense) {
-    return prefill<BFloat16Pair>(t, part, result, scratch);
+    return prefill<Prefill<BFloat16Pair>>(t, part, result, scratch);
   }
 #endif
-  prefill<float>(t, part, result, scratch);
+  if (uses_integers(t)) return integer_prefill_part(t, part, result, scratch);
+  prefill<Prefill<float>>(t, part, result, scratch);
 }
 
 }  // namespace tinyllm::TINYLLM_ISA

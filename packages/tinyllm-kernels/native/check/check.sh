@@ -26,7 +26,7 @@ together() {
 }
 
 # The same folders as in CMakeLists.txt: kernels are compiled once for each instruction set.
-kernel_sources=(matmul/{integer_part,int8_part,linear}.cpp attention/{decode,prefill,amx_prefill}.cpp
+kernel_sources=(matmul/{integer_part,int8_part,linear}.cpp attention/{decode,prefill,integer_prefill,amx_prefill}.cpp
   "$(together short_kernels attention/attention.cpp recurrent/*.cpp rows/*.cpp dispatch/kernel_table.cpp)")
 common_sources=("$(together layers layers/*.cpp layers/products/*.cpp layers/recurrent/*.cpp)" \
   "$(together runtime runtime/*.cpp)")

@@ -70,6 +70,14 @@ inline Floats load(const float* from) {
 
 inline void store(float* to, Floats v) { std::memcpy(to, &v, sizeof v); }
 
+inline Words load_words(const void* from) {
+  Words v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+
+inline void store_words(void* to, Words v) { std::memcpy(to, &v, sizeof v); }
+
 // The compiler folds x - 0 to x, but not 0 + x, which is +0 for x = -0.
 inline Floats splat(float x) { return x - Floats{}; }
 

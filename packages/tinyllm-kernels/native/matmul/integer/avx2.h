@@ -64,7 +64,7 @@ struct Int8Sums {
 
   // Must be called after kWordsPerInt16Sum words of codes.
   void widen() {
-    sums = add_products(sums, bit_cast<Words>(int16_sums), Words{} + 0x10001u);
+    add_pair_products(sums, bit_cast<Words>(int16_sums), Words{} + 0x10001u);
     int16_sums = Int16s{};
   }
 

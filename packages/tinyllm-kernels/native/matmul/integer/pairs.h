@@ -1,14 +1,12 @@
 // Products of pairs of 16-bit integers on x86-64.
 //
-// W pairs are multiplied with W pairs, and both products of each pair are added to a 32-bit sum.
-// With VNNI this takes one instruction. Otherwise a second instruction adds to the sum.
-//
 // A shift and a mask leave one code in each 16-bit half of a word. So with 4 bits the first pair of
 // a word has codes 0 and 4, the second pair codes 1 and 5, and so on. x has the same order.
 #pragma once
 
 #include <immintrin.h>
 
+#include "isa/pair_products.h"
 #include "matmul/integer/bytes.h"
 
 namespace tinyllm::TINYLLM_ISA {
@@ -64,29 +62,13 @@ struct CodePairs {
   Words pairs[kXWords<kBits<C>>];
 };
 
-inline Ints add_products(Ints sums, Words a, Words b) {
-#if defined(__AVX512VNNI__)
-  return bit_cast<Ints>(
-      _mm512_dpwssd_epi32(bit_cast<__m512i>(sums), bit_cast<__m512i>(a), bit_cast<__m512i>(b)));
-#elif defined(__AVX512BW__)
-  return sums + bit_cast<Ints>(_mm512_madd_epi16(bit_cast<__m512i>(a), bit_cast<__m512i>(b)));
-#elif defined(__AVXVNNI__)
-  return bit_cast<Ints>(
-      _mm256_dpwssd_avx_epi32(bit_cast<__m256i>(sums), bit_cast<__m256i>(a), bit_cast<__m256i>(b)));
-#else
-  return sums + bit_cast<Ints>(_mm256_madd_epi16(bit_cast<__m256i>(a), bit_cast<__m256i>(b)));
-#endif
-}
-
 // Sums of products with a row of x, one sum for each of W rows of w.
 struct PairSums {
   // Adds the products of W pairs of codes with a pair of x.
   void multiply_add(Words codes, const int8_t* x) {
     uint32_t pair;
     std::memcpy(&pair, x, sizeof pair);
-    sums = add_products(sums, codes, Words{} + pair);
-    // GCC would first compute the products of all rows of x, in memory. This keeps the order.
-    asm("" : "+v"(sums));
+    add_pair_products(sums, codes, Words{} + pair);
   }
   void widen() {}
 

@@ -1,8 +1,8 @@
-// Keys and values packed into panels, the layout of attention/prefill_products.h.
+// Keys and values packed into panels, the layout of attention/prefill/products.h.
 #pragma once
 
 #include "attention/kv_rows.h"
-#include "attention/prefill_products.h"
+#include "attention/prefill/products.h"
 #include "isa/transpose.h"
 
 namespace tinyllm::TINYLLM_ISA {
@@ -13,14 +13,6 @@ inline Words to_pairs(Floats first, Floats second) {
   return bit_cast<Words>(_mm512_cvtne2ps_pbh(bit_cast<__m512>(second), bit_cast<__m512>(first)));
 }
 #endif
-
-inline void store_words(void* to, Words v) { std::memcpy(to, &v, sizeof v); }
-
-inline Words load_words(const void* from) {
-  Words v;
-  std::memcpy(&v, from, sizeof v);
-  return v;
-}
 
 // W elements of row n from element d on: W features, or 2 W features in pairs.
 template <typename E, typename Rows>

@@ -4,8 +4,8 @@
 // the panel, so that no lanes have to be added up. For scores the columns are keys and the depth is
 // the features. For weighted sums the columns are features and the depth is the keys.
 //
-// An element E is a float or, if the instruction set multiplies bfloat16, a pair of bfloat16
-// numbers that are consecutive along the depth.
+// An element E is a float or, if the instruction set multiplies them, a pair of bfloat16 numbers or
+// of integers. Pairs of bfloat16 are consecutive along the depth.
 #pragma once
 
 #include <cstdint>
@@ -29,17 +29,15 @@ inline constexpr int kPanelWidth = kRegisterVectors * W;  // columns of a panel
 
 // Numbers of an element.
 template <typename E>
-inline constexpr int kNumbers = std::is_same_v<E, BFloat16Pair> ? 2 : 1;
+inline constexpr int kNumbers = std::is_same_v<E, float> ? 1 : 2;
 
 // Adds to each lane of `sum` the products of element a with element b[lane].
-inline Floats multiply_add(Floats sum, float a, const float* b) { return sum + a * load(b); }
+inline void add_product(Floats& sum, float a, const float* b) { sum += a * load(b); }
 
 #if defined(__AVX512BF16__)
-inline Floats multiply_add(Floats sum, BFloat16Pair a, const BFloat16Pair* b) {
-  Words columns;
-  std::memcpy(&columns, b, sizeof columns);
-  return bit_cast<Floats>(_mm512_dpbf16_ps(bit_cast<__m512>(sum), bit_cast<__m512bh>(Words{} + a),
-                                           bit_cast<__m512bh>(columns)));
+inline void add_product(Floats& sum, BFloat16Pair a, const BFloat16Pair* b) {
+  sum = bit_cast<Floats>(_mm512_dpbf16_ps(bit_cast<__m512>(sum), bit_cast<__m512bh>(Words{} + a),
+                                          bit_cast<__m512bh>(load_words(b))));
 }
 #endif
 
@@ -59,7 +57,7 @@ void prefill_micro_kernel(const E* a, int64_t a_stride, const E* b, int64_t dept
     for (int m = 0; m < kRegisterRows; ++m) {
 #pragma GCC unroll 4
       for (int n = 0; n < N; ++n) {
-        sums[m][n] = multiply_add(sums[m][n], a[m * a_stride + k], b + k * kPanelWidth + n * W);
+        add_product(sums[m][n], a[m * a_stride + k], b + k * kPanelWidth + n * W);
       }
     }
   }
@@ -72,17 +70,23 @@ void prefill_micro_kernel(const E* a, int64_t a_stride, const E* b, int64_t dept
   }
 }
 
-// The same for the first `columns` columns of a panel, rounded up to whole vectors.
+// Calls `work(first, std::integral_constant<int, N>)` for the first `columns` columns of a panel,
+// rounded up to whole vectors: N vectors from column `first` on.
+template <typename Work>
+void for_panel_vectors(int64_t columns, Work work) {
+  if (columns > kPanelWidth - W) {
+    return work(0, std::integral_constant<int, kRegisterVectors>());
+  }
+  for (int64_t n = 0; n < columns; n += W) work(n, std::integral_constant<int, 1>());
+}
+
+// The same for the first `columns` columns of a panel.
 template <bool Add, typename E>
-void multiply_panel(const E* a, int64_t a_stride, const E* b, int64_t depth, float scale,
-                    float* c, int64_t c_stride, int64_t columns) {
-  const int64_t vectors = (columns + W - 1) / W;
-  if (vectors >= kRegisterVectors) {
-    return prefill_micro_kernel<Add, kRegisterVectors>(a, a_stride, b, depth, scale, c, c_stride);
-  }
-  for (int64_t n = 0; n < vectors; ++n) {
-    prefill_micro_kernel<Add, 1>(a, a_stride, b + n * W, depth, scale, c + n * W, c_stride);
-  }
+void multiply_panel(const E* a, int64_t a_stride, const E* b, int64_t depth, float scale, float* c,
+                    int64_t c_stride, int64_t columns) {
+  for_panel_vectors(columns, [&]<int N>(int64_t n, std::integral_constant<int, N>) {
+    prefill_micro_kernel<Add, N>(a, a_stride, b + n, depth, scale, c + n, c_stride);
+  });
 }
 
 }  // namespace tinyllm::TINYLLM_ISA
