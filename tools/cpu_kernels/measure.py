@@ -36,7 +36,7 @@ class Document:
         return list(dict.fromkeys(name.split("/")[0] for name in self.parts))
 
     def of_isas(self, isas: Sequence[str]) -> "Document":
-        """Return the parts of some instruction sets, or of all if `isas` is empty.
+        """Return the parts of some instruction sets, or of all if `isas` is empty, by name.
 
         Raises:
             UsageError: if an instruction set has no parts.
@@ -48,7 +48,7 @@ class Document:
         return Document(
             {
                 name: part
-                for name, part in self.parts.items()
+                for name, part in sorted(self.parts.items())
                 if not isas or name.split("/")[0] in isas
             }
         )

@@ -133,6 +133,13 @@ def test_the_prediction_of_the_docs_is_that_of_the_measured_document() -> None:
     assert scaling_table(measured, 245.0) in (DOCS / "kernels" / "scaling.md").read_text()
 
 
+def test_a_table_does_not_depend_on_the_order_of_measurements() -> None:
+    document = Document()
+    for name in ("avxvnni/prompt-512", "avx2/prompt-512"):
+        document.add(name, model_part(("cpu", 30.0)))
+    assert [*document.of_isas([]).parts] == ["avx2/prompt-512", "avxvnni/prompt-512"]
+
+
 def test_a_first_call_is_marked() -> None:
     part = model_part(("cpu", 30.0))
     part["documents"][1]["results"][0]["cold"] = True
