@@ -7,8 +7,10 @@
 // on their order. So no row depends on the keys of other rows.
 #include "attention/prefill/tile.h"
 
-// On processors with AMX, attention/amx_prefill.cpp computes bfloat16.
-#if defined(__AVX2__) && !defined(TINYLLM_AMX)
+// Not for AVX-512 without VNNI: Intel's processors multiply pairs and add the products on the same
+// two units that multiply and add as many floats. On processors with AMX, attention/amx_prefill.cpp
+// computes bfloat16.
+#if defined(__AVX512VNNI__) && !defined(TINYLLM_AMX) || defined(__AVX2__) && !defined(__AVX512F__)
 
 #include "attention/prefill/integers.h"
 #include "isa/transpose.h"
