@@ -161,9 +161,7 @@ void Prefill<E>::accumulate_masked(int64_t tile_row, const TileKeys& tile_keys,
         const E* values = v + panel_row * kPanelWidth + d % kPanelWidth;
         E masked_values[W];
         store_words(masked_values, load_words(values) & mask);
-        Floats sum = load(sums + d);
-        add_product(sum, weight, masked_values);
-        store(sums + d, sum);
+        store(sums + d, multiply_add(load(sums + d), weight, masked_values));
       }
     }
   }

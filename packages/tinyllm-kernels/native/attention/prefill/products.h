@@ -4,8 +4,8 @@
 // the panel, so that no lanes have to be added up. For scores the columns are keys and the depth is
 // the features. For weighted sums the columns are features and the depth is the keys.
 //
-// An element E is a float or, if the instruction set multiplies them, a pair of bfloat16 numbers or
-// of integers. Pairs of bfloat16 are consecutive along the depth.
+// An element E is a float or, if the instruction set multiplies bfloat16, a pair of bfloat16
+// numbers that are consecutive along the depth. Integers are in attention/prefill/integers.h.
 #pragma once
 
 #include <cstdint>
@@ -29,15 +29,15 @@ inline constexpr int kPanelWidth = kRegisterVectors * W;  // columns of a panel
 
 // Numbers of an element.
 template <typename E>
-inline constexpr int kNumbers = std::is_same_v<E, float> ? 1 : 2;
+inline constexpr int kNumbers = std::is_same_v<E, BFloat16Pair> ? 2 : 1;
 
 // Adds to each lane of `sum` the products of element a with element b[lane].
-inline void add_product(Floats& sum, float a, const float* b) { sum += a * load(b); }
+inline Floats multiply_add(Floats sum, float a, const float* b) { return sum + a * load(b); }
 
 #if defined(__AVX512BF16__)
-inline void add_product(Floats& sum, BFloat16Pair a, const BFloat16Pair* b) {
-  sum = bit_cast<Floats>(_mm512_dpbf16_ps(bit_cast<__m512>(sum), bit_cast<__m512bh>(Words{} + a),
-                                          bit_cast<__m512bh>(load_words(b))));
+inline Floats multiply_add(Floats sum, BFloat16Pair a, const BFloat16Pair* b) {
+  return bit_cast<Floats>(_mm512_dpbf16_ps(bit_cast<__m512>(sum), bit_cast<__m512bh>(Words{} + a),
+                                           bit_cast<__m512bh>(load_words(b))));
 }
 #endif
 
@@ -57,7 +57,7 @@ void prefill_micro_kernel(const E* a, int64_t a_stride, const E* b, int64_t dept
     for (int m = 0; m < kRegisterRows; ++m) {
 #pragma GCC unroll 4
       for (int n = 0; n < N; ++n) {
-        add_product(sums[m][n], a[m * a_stride + k], b + k * kPanelWidth + n * W);
+        sums[m][n] = multiply_add(sums[m][n], a[m * a_stride + k], b + k * kPanelWidth + n * W);
       }
     }
   }

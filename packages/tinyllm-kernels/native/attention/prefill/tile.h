@@ -1,4 +1,4 @@
-// What the vector kernels of a prefill share: the keys of each row, the online softmax, and the
+// The base of the vector kernels of a prefill: the keys of each row, the online softmax, and the
 // order in which keys are added.
 #pragma once
 
