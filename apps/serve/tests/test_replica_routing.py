@@ -182,7 +182,7 @@ def test_an_exchange_streams_messages_and_ends_with_its_reader() -> None:
 
     async def read() -> list[Message]:
         request = ReplicaRequest("GET", "/there", b"", (), b"question")
-        async with aclosing(exchange(app, request.scope({}), request.body)) as messages:
+        async with aclosing(exchange(app, request.scope({}), request)) as messages:
             return [await anext(messages) for _ in range(3)]
 
     assert [message["body"] for message in asyncio.run(read())] == [b"0", b"1", b"2"]
@@ -198,7 +198,9 @@ def test_an_exchange_waits_for_a_slow_reader() -> None:
             sent.append(number)
 
     async def read() -> tuple[int, int]:
-        async with aclosing(exchange(app, {"type": "http"}, b"")) as messages:
+        async with aclosing(
+            exchange(app, {"type": "http"}, ReplicaRequest("GET", "/", b"", (), b""))
+        ) as messages:
             await anext(messages)
             await asyncio.sleep(0.01)
             early = len(sent)
@@ -213,7 +215,9 @@ def test_an_error_of_the_application_follows_its_messages() -> None:
         raise ValueError("then this")
 
     async def read() -> Message:
-        async with aclosing(exchange(app, {"type": "http"}, b"")) as messages:
+        async with aclosing(
+            exchange(app, {"type": "http"}, ReplicaRequest("GET", "/", b"", (), b""))
+        ) as messages:
             first = await anext(messages)
             with pytest.raises(ValueError, match="then this"):
                 await anext(messages)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -158,6 +159,35 @@ def test_a_disconnect_frees_the_pages(copies: Server) -> None:
         wait_for_total(copies, RUNNING, 1)
     wait_for_total(copies, RUNNING, 0)
     wait_for_total(copies, "tinyllm:kv_cache_pages_used", 0)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads memory from /proc")
+def test_no_process_keeps_a_body_until_its_answer_has_ended(copies: Server) -> None:
+    image = {"type": "image_url", "image_url": {"url": "a" * 8_000_000}}
+    call = {"id": "c", "function": {"name": "f", "arguments": "{}"}}
+    turns = [{"role": "assistant", "tool_calls": [call]}]
+    result = {"role": "tool", "tool_call_id": "c", "content": [image]}
+    body = chat_body("go on", max_tokens=20_000)
+    body["messages"] = [{"role": "user", "content": "go on"}, *turns, result]
+
+    def megabytes() -> float:
+        pids = [copies.process.pid, *replica_processes(copies)]
+        pages = "".join(Path(f"/proc/{pid}/status").read_text() for pid in pids)
+        return sum(map(int, re.findall(r"^RssAnon:\s*(\d+)", pages, re.MULTILINE))) / 1000
+
+    async def growth() -> float:
+        before = megabytes()
+        async with httpx.AsyncClient(timeout=120, headers=KEY) as client:
+            posts = (client.post(copies.url + CHAT, json=body) for _ in range(6))
+            tasks = [*map(asyncio.create_task, posts)]
+            await asyncio.to_thread(wait_for_total, copies, RUNNING, 6)
+            after = megabytes()
+            for task in tasks:
+                task.cancel()
+        return after - before
+
+    # 12 to 18. 119 to 145 if the front and the replicas keep the bodies.
+    assert asyncio.run(growth()) < 60
 
 
 def test_a_killed_replica_ends_only_its_streams_and_is_replaced(copies: Server) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from email.message import Message as MediaType
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -18,6 +18,9 @@ from starlette.types import Receive, Scope
 from tinyllm_serve.http.disconnect import client_closed_request, while_connected
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.json_structure import JsonBounds, StructureError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 MAX_VALUES = 1 << 18
 """The most values of a body, in addition to one for each token of the model's context.
@@ -66,6 +69,27 @@ class BodyRoute(APIRoute):
         return handle
 
 
+async def read_body(request: Request) -> bytearray:
+    """Read a body into one block of memory, which nothing else keeps.
+
+    Starlette's `Request.body` keeps the bytes until the answer has ended, and joins chunks that
+    together are as long. Freed, these leave gaps in the C heap, which glibc keeps.
+
+    Raises:
+        ClientDisconnect: if the client disconnects before the end of the body.
+    """
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+    return body
+
+
+async def in_turn(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return `work(*args, **kwargs)`, computed in the thread that parses long bodies."""
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_worker, partial(work, *args, **kwargs))
+
+
 async def _read(
     request: Request, bounds: JsonBounds, validate: Callable[[object], object]
 ) -> object:
@@ -76,18 +100,13 @@ async def _read(
             client has disconnected.
         RequestValidationError: if `validate` raises ValidationError.
     """
-    # `request.body` would keep the bytes until the answer has ended, and join chunks that together
-    # are as long. Freed, these leave gaps in the C heap, which glibc keeps.
-    body = bytearray()
     try:
-        async for chunk in request.stream():
-            body += chunk
+        body = await read_body(request)
     except ClientDisconnect:
         raise client_closed_request() from None
     if len(body) <= SHORT_BODY:
         return _parse(body, bounds, validate)
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_worker, _parse, body, bounds, validate)
+    return await in_turn(_parse, body, bounds, validate)
 
 
 def _parse(body: bytearray, bounds: JsonBounds, validate: Callable[[object], object]) -> object:

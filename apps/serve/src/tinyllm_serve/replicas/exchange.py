@@ -14,7 +14,7 @@ MAX_UNREAD = 4
 """The most messages of a response that wait for a slow client."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class ReplicaRequest:
     """A complete HTTP request.
 
@@ -28,9 +28,14 @@ class ReplicaRequest:
     path: str
     query: bytes
     headers: tuple[tuple[bytes, bytes], ...]
-    body: bytes
+    body: bytes | bytearray
     client: Client = field(default_factory=Client)
     prefixes: tuple[bytes, ...] = ()
+
+    def take_body(self) -> bytes | bytearray:
+        """Return the body and forget it: Ray keeps the request until its answer has ended."""
+        body, self.body = self.body, b""
+        return body
 
     def scope(self, log_fields: LogFields) -> Scope:
         """Return the request's ASGI scope; endpoints write to `log_fields`."""
@@ -62,8 +67,12 @@ class RequestSummary:
     log_fields: LogFields
 
 
-async def exchange(app: ASGIApp, scope: Scope, body: bytes) -> AsyncGenerator[Message, None]:
+async def exchange(
+    app: ASGIApp, scope: Scope, request: ReplicaRequest
+) -> AsyncGenerator[Message, None]:
     """Send a request to an application, and yield its messages as they come.
+
+    The application takes the request's body.
 
     Closing the generator cancels the request, as a client that disconnects does.
     """
@@ -76,7 +85,7 @@ async def exchange(app: ASGIApp, scope: Scope, body: bytes) -> AsyncGenerator[Me
         if received:
             await asyncio.Event().wait()  # until the application's task is cancelled
         received = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return {"type": "http.request", "body": request.take_body(), "more_body": False}
 
     async def send(message: Message) -> None:
         await room.acquire()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from fastapi import FastAPI
@@ -13,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tinyllm_serve.application import add_error_handlers, add_middleware
 from tinyllm_serve.clients import Client
+from tinyllm_serve.http.body import in_turn, read_body
 from tinyllm_serve.http.body_limit import release_body
 from tinyllm_serve.http.disconnect import cancel, disconnected
 from tinyllm_serve.http.errors import RETRY_AFTER_UNAVAILABLE, ApiError
@@ -77,21 +79,12 @@ class Front:
         """Answer a request."""
         self._replicas.check_ready()
         try:
-            body = await Request(scope, receive).body()
+            messages = self._replicas.send(await self._read(scope, receive))
         except ClientDisconnect:
             return
-        request = ReplicaRequest(
-            scope["method"],
-            scope["path"],
-            scope["query_string"],
-            tuple(scope["headers"]),
-            body,
-            scope["state"].get("client", Client()),  # open paths have none
-            await asyncio.to_thread(prefix_hashes, body, self._stride),
-        )
         release_body(scope)
         gone = asyncio.create_task(disconnected(receive))
-        passing = asyncio.create_task(self._pass_on(request, scope, send))
+        passing = asyncio.create_task(_pass_on(messages, scope, send))
         try:
             await asyncio.wait({gone, passing}, return_when=asyncio.FIRST_COMPLETED)
             if passing.done():
@@ -99,32 +92,48 @@ class Front:
         finally:
             await cancel(gone, passing)
 
-    async def _pass_on(self, request: ReplicaRequest, scope: Scope, send: Send) -> None:
-        """Send the messages of a replica, or an error if the replica is lost."""
-        start: Message | None = None
-        first = latest = b""  # of the events of a stream
-        try:
-            async with aclosing(self._replicas.send(request)) as messages:
-                async for message in messages:
-                    if isinstance(message, RequestSummary):
-                        scope["state"]["route"] = message.route
-                        scope["state"]["log_fields"].update(message.log_fields)
-                        continue
-                    if message["type"] == "http.response.start":
-                        start = message
-                    sent: bytes = message.get("body", b"")
-                    if not sent.startswith(b":"):  # comments are no events
-                        first, latest = first or sent, sent
-                    await send(message)
-        except (RayError, RayServeException) as error:
-            _log.warning("a replica has failed", extra={"fields": {"error": type(error).__name__}})
-            if start is None:
-                raise _as_api_error(error) from error
-            kind = Headers(raw=start["headers"]).get("content-type", "")
-            if not kind.startswith("text/event-stream"):
-                raise  # a partial response cannot report an error, so the connection is closed
-            end = lost_stream_end(_as_api_error(error), scope, first, latest)
-            await send({"type": "http.response.body", "body": end, "more_body": False})
+    async def _read(self, scope: Scope, receive: Receive) -> ReplicaRequest:
+        """Read a request; raises ClientDisconnect."""
+        body = await read_body(Request(scope, receive))
+        return ReplicaRequest(
+            scope["method"],
+            scope["path"],
+            scope["query_string"],
+            tuple(scope["headers"]),
+            body,
+            scope["state"].get("client", Client()),  # open paths have none
+            await in_turn(prefix_hashes, body, self._stride),
+        )
+
+
+async def _pass_on(
+    messages: AsyncGenerator[Message | RequestSummary, None], scope: Scope, send: Send
+) -> None:
+    """Send the messages of a replica, or an error if the replica is lost."""
+    start: Message | None = None
+    first = latest = b""  # of the events of a stream
+    try:
+        async with aclosing(messages):
+            async for message in messages:
+                if isinstance(message, RequestSummary):
+                    scope["state"]["route"] = message.route
+                    scope["state"]["log_fields"].update(message.log_fields)
+                    continue
+                if message["type"] == "http.response.start":
+                    start = message
+                sent: bytes = message.get("body", b"")
+                if not sent.startswith(b":"):  # comments are no events
+                    first, latest = first or sent, sent
+                await send(message)
+    except (RayError, RayServeException) as error:
+        _log.warning("a replica has failed", extra={"fields": {"error": type(error).__name__}})
+        if start is None:
+            raise _as_api_error(error) from error
+        kind = Headers(raw=start["headers"]).get("content-type", "")
+        if not kind.startswith("text/event-stream"):
+            raise  # a partial response cannot report an error, so the connection is closed
+        end = lost_stream_end(_as_api_error(error), scope, first, latest)
+        await send({"type": "http.response.body", "body": end, "more_body": False})
 
 
 def _as_api_error(error: Exception) -> ApiError:

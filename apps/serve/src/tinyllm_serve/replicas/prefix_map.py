@@ -22,7 +22,7 @@ CAPACITY = 1 << 16
 _FIELDS = ("tools", "instructions", "system", "messages", "input", "prompt")
 
 
-def prefix_hashes(body: bytes, stride: int) -> tuple[bytes, ...]:
+def prefix_hashes(body: bytes | bytearray, stride: int) -> tuple[bytes, ...]:
     """Hash a request's first `stride` characters, its first 2 * `stride`, and so on.
 
     The characters are the JSON of the fields that become the prompt. They stand for the tokens,

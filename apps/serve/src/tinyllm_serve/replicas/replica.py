@@ -55,7 +55,7 @@ class Replica:
         fields: LogFields = {}
         scope = request.scope(fields)
         try:
-            async with aclosing(exchange(self._endpoints, scope, request.body)) as messages:
+            async with aclosing(exchange(self._endpoints, scope, request)) as messages:
                 async for message in messages:
                     if message["type"] == "http.response.body" and not message.get("more_body"):
                         route = scope.get("route")

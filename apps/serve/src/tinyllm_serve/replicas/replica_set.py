@@ -85,6 +85,7 @@ class ReplicaSet(ServedModel):
         self.check_ready()
         assert self._handle is not None  # set before the state is "ready"
         answer = self._handle.options(method_name="respond", stream=True).remote(request)
+        del request  # with its body: the answer may take minutes
         self._in_progress += 1
         self._idle.clear()
         try:
