@@ -181,7 +181,9 @@ def test_refuses_positions_that_rope_was_not_made_for(ops: OpSet) -> None:
     layer = random_attention(24, 4, 2, 10, rope=RoPE(10, 4, ops=ops), ops=ops)
     cache = DenseCache()
     layer(mx.zeros((1, 3, 24)), cache=cache)
-    with pytest.raises(ValueError, match=r"offset: expected positions below 4, got 3\.\.4"):
+    with pytest.raises(
+        ValueError, match=r"positions: expected numbers below 4, the longest text, got 3\.\.4"
+    ):
         layer(mx.zeros((1, 2, 24)), cache=cache)
     assert cache.offset == 3
 

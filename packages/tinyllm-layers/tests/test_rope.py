@@ -78,9 +78,12 @@ def test_refuses_features_that_do_not_pair(dims: int) -> None:
 @pytest.mark.parametrize(
     ("offset", "words"),
     [
-        (slice(7, 11), r"offset: expected positions below 10, got 7\.\.10"),
-        (slice(7, None), r"offset: expected positions below 10, got 7\.\.10"),
-        ([slice(0, 4), slice(8, 12)], r"offset: expected positions below 10, got 8\.\.11"),
+        (slice(7, 11), r"positions: expected numbers below 10, the longest text, got 7\.\.10"),
+        (slice(7, None), r"positions: expected numbers below 10, the longest text, got 7\.\.10"),
+        (
+            [slice(0, 4), slice(8, 12)],
+            r"positions: expected numbers below 10, the longest text, got 8\.\.11",
+        ),
         (slice(0, 5), r"positions: expected a slice of 4 positions, got slice\(0, 5, None\)"),
         (slice(-1, 3), r"positions: expected a slice of 4 positions, got slice\(-1, 3, None\)"),
         ([slice(0, 4)], r"offset: expected 2 slices, one per row, got 1"),
@@ -100,7 +103,7 @@ def test_refuses_positions_that_do_not_fit(
         (None, [0, 1, 2, 3], "offsets: expected 2 numbers, one per row, .*, got 4 and None"),
         (None, mx.array([0]), "offsets: expected 2 numbers, one per row, .*, got 1 and None"),
         (slice(0, 4), [0, 1], r"offsets: expected 2 numbers, .*, got 2 and slice\(0, 4, None\)"),
-        (None, [0, 7], r"offset: expected positions below 10, got 7\.\.10"),
+        (None, [0, 7], r"positions: expected numbers below 10, the longest text, got 7\.\.10"),
         (None, [0, -1], "positions: expected a slice of 4 positions, got"),
         (3, None, "positions: expected a slice or an integer array, got 3"),
         ([3, 4], None, "positions: expected a slice or an integer array, got 3"),

@@ -196,8 +196,8 @@ def test_the_context_bounds_the_answer(model: Qwen, tokenizer: Tokenizer) -> Non
     ("prompt", "max_tokens", "prefill_chunk", "message"),
     [
         ([], 1, 1, "at least one token, got none"),
-        ([160], 1, 1, "token ids below 160, got 160 to 160"),
-        ([-1, 3], 1, 1, "token ids below 160, got -1 to 3"),
+        ([160], 1, 1, "token ids from 0 to 159, got 160 to 160"),
+        ([-1, 3], 1, 1, "token ids from 0 to 159, got -1 to 3"),
         ([1] * 512, 1, 1, "fewer tokens than the model's context of 512, got 512: shorten it"),
         ([1], 0, 1, "max_tokens: expected at least 1, got 0"),
         ([1], 1, 0, "prefill_chunk: expected at least 1, got 0"),
@@ -261,7 +261,7 @@ def test_caches_that_are_out_of_step_are_refused(model: Qwen, tokenizer: Tokeniz
     cache = model.make_caches()
     model(mx.array([PROMPT[:3]]), cache)
     cache[1].trim(2)
-    with pytest.raises(ValueError, match=r"the same tokens in every layer, got \[2, 3\]"):
+    with pytest.raises(ValueError, match=r"equally many tokens in every layer, got \[2, 3\]"):
         generate(model, tokenizer, PROMPT, cache=cache)
     with pytest.raises(ValueError, match="expected 2, one per layer, got 0"):
         generate(model, tokenizer, PROMPT, cache=[])

@@ -97,7 +97,7 @@ def test_caches_of_different_lengths_are_refused() -> None:
     caches = model.make_caches()
     model(expected["tokens"], caches)
     caches[1].trim(3)
-    with pytest.raises(ValueError, match=r"the same tokens in every layer, got \[3, 23\]"):
+    with pytest.raises(ValueError, match=r"equally many tokens in every layer, got \[3, 23\]"):
         model(expected["tokens"], caches)
 
 

@@ -195,7 +195,7 @@ class Settings(ModelOptions):
     ] = None
     draft_model: Annotated[
         str | None,
-        option("ID|mtp", "Model that proposes draft tokens; mtp: Qwen3.5's own draft head."),
+        option("ID|mtp", "Model that proposes draft tokens; mtp: the model's own draft head."),
     ] = None
     num_speculative_tokens: Annotated[
         int | None,

@@ -8,10 +8,11 @@ Load a model, add a request, and print its text:
         print(output.text, end="")
 """
 
-from tinyllm_engine.async_engine import AsyncEngine, EngineClosedError
+from tinyllm_engine.async_engine import AsyncEngine
 from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.engine import Engine
 from tinyllm_engine.errors import (
+    EngineClosedError,
     EngineFullError,
     GrammarLimitError,
     PromptTooLongError,

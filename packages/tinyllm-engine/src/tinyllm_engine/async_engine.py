@@ -16,6 +16,7 @@ from tinyllm_qwen import QwenConfig, Tokenizer
 
 from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.engine import Engine
+from tinyllm_engine.errors import EngineClosedError
 from tinyllm_engine.grammar.compiler import CompiledGrammar
 from tinyllm_engine.grammar.worker import MAX_SECONDS, too_slow
 from tinyllm_engine.malloc_trim import release_free_memory
@@ -31,10 +32,6 @@ IDLE_SECONDS = 1.0
 
 MAX_FAILURES = 16
 """Number of consecutive failed steps after which the engine is closed."""
-
-
-class EngineClosedError(RuntimeError):
-    """The engine is closed or has failed, and accepts no requests. The message has the reason."""
 
 
 @dataclass(eq=False)

@@ -25,6 +25,10 @@ class EngineFullError(RuntimeError):
         super().__init__(f"{waiting} {contents} are waiting: try again in {self.retry_after:.0f} s")
 
 
+class EngineClosedError(RuntimeError):
+    """The engine is closed or has failed, and accepts no requests. The message has the reason."""
+
+
 class RequestFailedError(RuntimeError):
     """The request ended because the steps that computed it failed."""
 

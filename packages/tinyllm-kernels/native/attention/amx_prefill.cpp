@@ -40,7 +40,7 @@ __mmask16 subnormal_lanes(Floats v) {
 
 // Floats of a `SetSums` and its values.
 int64_t sums_floats(const AttentionTask& t) {
-  return sizeof(SetSums) / sizeof(float) + kSetRows * value_stride(t);
+  return sizeof(SetSums) / sizeof(float) + kSetRows * value_stride(t.padded_dim());
 }
 
 // Row sets whose sums are in memory. If a split is packed at once, two sets are finished before the
@@ -308,7 +308,7 @@ void AmxPrefill::add_values(RowSet& set, KeyRange keys) {
             if (!set.keys[n].contains(j + i)) continue;
             const auto* weights = reinterpret_cast<BFloat16*>(set.scores + n * kScoreStride);
             const float weight = to_float(weights[j - keys.first + i]);
-            float* sums = set.values + n * value_stride(t_) + d;
+            float* sums = set.values + n * value_stride(t_.padded_dim()) + d;
             for (uint32_t left = lanes; left; left &= left - 1) {
               const int lane = std::countr_zero(left);
               sums[lane] += weight * to_float(numbers[lane]);
@@ -327,7 +327,7 @@ void AmxPrefill::finish(const RowSet& set) {
   PartialResult next(set_result_, kSetRows, width_);
   for (int n = 0; n < set.count; ++n) {
     float* to = next.values + n * width_;
-    const float* from = set.values + n * value_stride(t_);
+    const float* from = set.values + n * value_stride(t_.padded_dim());
     for (int64_t d = 0; d < width_; d += W) {
       // The matrix unit reads subnormal numbers as zero, so a row that meets more blocks loses them.
       const __m512 v = set.sums->is_empty ? _mm512_setzero_ps() : _mm512_loadu_ps(from + d);

@@ -1,4 +1,5 @@
-// The two kernels that compute a part, and the merging of partial results.
+// The kernels that compute a part, one for decode steps and three for prefill, and the merging of
+// partial results.
 #pragma once
 
 #include <algorithm>

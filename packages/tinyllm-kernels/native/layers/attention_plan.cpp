@@ -1,4 +1,5 @@
-// The plan of an attention task: query tiles, and splits of their keys.
+// The plan of an attention task: query tiles, and splits of their keys. It is not in attention/,
+// whose files are compiled once for each instruction set.
 #include "attention/plan.h"
 
 #include <algorithm>

@@ -66,6 +66,13 @@ std::optional<tinyllm::NormArrays> optional_norm(const OptionalNorm& n) {
 
 tinyllm::RopeArrays rope(const Rope& r) { return {std::get<0>(r), std::get<1>(r), std::get<2>(r)}; }
 
+tinyllm::PageFormat page_format(const PageFormat& f) { return {std::get<0>(f), std::get<1>(f)}; }
+
+tinyllm::PageTableArrays page_table(const PageTable& t) {
+  const auto& [block_tables, cu_seqlens_q, seq_lens, positions, slot_mapping] = t;
+  return {block_tables, cu_seqlens_q, seq_lens, positions, slot_mapping};
+}
+
 tinyllm::StateTableArrays state_table(const StateTable& t) {
   return {std::get<0>(t), std::get<1>(t), std::get<2>(t)};
 }
@@ -210,10 +217,8 @@ NB_MODULE(_cpu, m) {
       [](const array& x, const LayerGroupObject& group, const std::vector<array>& caches,
          const PageFormat& format, const PageTable& pages, int window, const PhaseName& phase,
          const GroupStates& states) {
-        const auto& [table, starts, lengths, positions, slots] = pages;
         return tinyllm::paged_layers(x, group.handle, caches, group_states(states),
-                                     {std::get<0>(format), std::get<1>(format)},
-                                     {table, starts, lengths, positions, slots}, window,
+                                     page_format(format), page_table(pages), window,
                                      tinyllm::phase_of(phase));
       },
       "x"_a, "group"_a, "caches"_a, "page_format"_a, "pages"_a, "window"_a,
@@ -236,13 +241,9 @@ NB_MODULE(_cpu, m) {
       .def(
           "paged_layers",
           [](LoanObject& self, const array& x, const LayerGroupObject& group,
-             const PageFormat& format, const PageTable& pages, int window,
-             const PhaseName& phase) {
-            const auto& [table, starts, lengths, positions, slots] = pages;
-            return tinyllm::paged_layers(x, group.handle, *self.handle,
-                                         {std::get<0>(format), std::get<1>(format)},
-                                         {table, starts, lengths, positions, slots}, window,
-                                         tinyllm::phase_of(phase));
+             const PageFormat& format, const PageTable& pages, int window, const PhaseName& phase) {
+            return tinyllm::paged_layers(x, group.handle, *self.handle, page_format(format),
+                                         page_table(pages), window, tinyllm::phase_of(phase));
           },
           "x"_a, "group"_a, "page_format"_a, "pages"_a, "window"_a, "phase"_a.none())
       .def(
@@ -262,21 +263,18 @@ NB_MODULE(_cpu, m) {
       [](const array& x, const array& weight, const array& state, const StateTable& table) {
         return tinyllm::causal_conv(x, weight, state, state_table(table));
       },
-      "x"_a, "weight"_a, "state"_a, "states"_a);
+      "x"_a, "weight"_a, "state"_a, "state_table"_a);
   m.def(
       "gated_delta",
       [](const array& q, const array& k, const array& v, const array& a, const array& b,
          const array& a_log, const array& dt_bias, const array& state, const StateTable& table) {
         return tinyllm::gated_delta(q, k, v, a, b, a_log, dt_bias, state, state_table(table));
       },
-      "q"_a, "k"_a, "v"_a, "a"_a, "b"_a, "a_log"_a, "dt_bias"_a, "state"_a, "states"_a);
+      "q"_a, "k"_a, "v"_a, "a"_a, "b"_a, "a_log"_a, "dt_bias"_a, "state"_a, "state_table"_a);
   m.def("gated_rms_norm", &tinyllm::gated_rms_norm, "x"_a, "gate"_a, "weight"_a, "eps"_a);
-  m.def("argmax", [](const array& x) { return tinyllm::argmax(x); }, "x"_a);
-  m.def("top_k", [](const array& x, int k) { return tinyllm::top_k(x, k); }, "x"_a, "k"_a);
-  m.def(
-      "log_probability",
-      [](const array& x, const array& ids) { return tinyllm::log_probability(x, ids); }, "x"_a,
-      "ids"_a);
+  m.def("argmax", &tinyllm::argmax, "x"_a);
+  m.def("top_k", &tinyllm::top_k, "x"_a, "k"_a);
+  m.def("log_probability", &tinyllm::log_probability, "x"_a, "ids"_a);
   m.def(
       "attention",
       [](const array& q, const Weight& k, const Weight& v, float scale, bool causal,
@@ -297,21 +295,12 @@ NB_MODULE(_cpu, m) {
       "window"_a, "phase"_a.none() = nb::none());
   m.def(
       "fastest_layout", [](const Weight& w) { return tinyllm::fastest_layout(weight(w)); }, "w"_a);
-  m.def(
-      "widen", [](const array& packed, int bits) { return tinyllm::widen(packed, bits); },
-      "packed"_a, "bits"_a);
+  m.def("widen", &tinyllm::widen, "packed"_a, "bits"_a);
   m.def(
       "uses_int8_activations",
       [](const Weight& w) { return tinyllm::uses_int8_activations(weight(w)); }, "w"_a);
-  m.def(
-      "interleave", [](const array& x, int rows) { return tinyllm::interleave(x, rows); },
-      "array"_a, "rows"_a);
-  m.def(
-      "zeros",
-      [](const std::vector<int>& shape, mlx::core::Dtype dtype) {
-        return tinyllm::zeros(shape, dtype);
-      },
-      "shape"_a, "dtype"_a);
+  m.def("interleave", &tinyllm::interleave, "array"_a, "rows"_a);
+  m.def("zeros", &tinyllm::zeros, "shape"_a, "dtype"_a);
   m.def(
       "use_huge_pages",
       [](const array& x) {

@@ -96,7 +96,7 @@ std::vector<mlx::core::array> project_qkv(const mlx::core::array& x,
 
 // The arrays of `tinyllm_ops.StateTable`, all of int32.
 struct StateTableArrays {
-  mlx::core::array cu_seqlens, loads, saves;
+  mlx::core::array cu_seqlens, load_slots, save_slots;
 };
 
 // The states of the recurrent layers of a group: for each of them inputs of its convolution

@@ -6,13 +6,13 @@
 
 namespace tinyllm {
 
-// Returns how many cores the processors of Linux in `cpus` are. Hardware threads of one core count
-// once. `folder` describes processors as /sys/devices/system/cpu does; those that it lacks count one
-// core each.
+// Returns the number of cores to which the logical processors `cpus` belong: the hardware threads
+// of a core count once. `folder` has the layout of /sys/devices/system/cpu. A processor without an
+// entry counts as one core.
 int count_cores(const std::vector<int>& cpus, const std::string& folder);
 
-// Returns the cores of the affinity mask, or as many as the CPU quota of the cgroup allows, rounded
-// up, if these are fewer.
+// Returns the number of cores in the affinity mask, or the CPU quota of the cgroup, rounded up, if
+// that is smaller.
 int usable_cores();
 
 }  // namespace tinyllm

@@ -6,15 +6,15 @@
 
 namespace tinyllm {
 
-// Asks the kernel to move the memory from `begin` to `begin + size` to pages of 2 MB, in place and
+// Asks Linux to move the memory from `begin` to `begin + size` to pages of 2 MB, in place and
 // at once. A decoded token reads all weights once; with pages of 4 KB a fifth of that time goes
 // into address translation. Memory that cannot be moved stays as it is: this is a hint and never
 // fails.
 void use_huge_pages(const void* begin, size_t size);
 
-// Asks the kernel to use pages of 2 MB for memory that has not been written yet, so that nothing is
-// copied later. The ends of the memory, which have a part of such a page, are left as they are: a page
-// of which a part is advised could never be moved.
+// Asks Linux to use pages of 2 MB for memory that has not been written yet, so that nothing is
+// copied later. The ends of the memory, which have a part of such a page, are left as they are: a
+// page of which a part is advised could never be moved.
 void prepare_huge_pages(const void* begin, size_t size);
 
 // Calls `use_huge_pages` at the first call for an owner, unless the memory is much smaller than a

@@ -6,7 +6,7 @@
 
 namespace tinyllm {
 
-inline constexpr int kScales = 512;
+inline constexpr int kScaleDistance = 512;  // of scales and biases
 
 // Distances of two prefetches: `far` to the second-level cache, `near` to the first-level cache. Zero
 // if this machine has one prefetch or none.

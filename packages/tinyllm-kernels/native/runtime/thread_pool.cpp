@@ -23,12 +23,12 @@ namespace {
 // longer than the gap between two layers, and negligible between two requests.
 constexpr int kSpins = 8000;
 
-// The units of the fields of `gate_`; a round is a task number. Task numbers wrap around after 2^20
-// tasks. A worker that has slept that long may miss one task, which the other threads then compute.
-constexpr uint32_t kInside = 1, kOpen = 1 << 11, kRound = 1 << 12;
+// The units of the fields of `gate_`. Task numbers wrap around after 2^20 tasks. A worker that has
+// slept that long may miss one task, which the other threads then compute.
+constexpr uint32_t kInside = 1, kOpen = 1 << 11, kTask = 1 << 12;
 
 uint32_t workers_inside(uint32_t gate) { return gate & (kOpen - 1); }
-uint32_t round_of(uint32_t gate) { return gate & ~(kRound - 1); }
+uint32_t task_number(uint32_t gate) { return gate & ~(kTask - 1); }
 
 void pause() {
 #if defined(__x86_64__)
@@ -109,7 +109,7 @@ void ThreadPool::run(int64_t parts, const std::function<void(int64_t, int)>& wor
     if (!prefetch) continue;
     states_[i].prefetch = i < std::ssize(*prefetch) ? (*prefetch)[i] : PrefetchList();
   }
-  gate_.store(round_of(gate_.load(std::memory_order_relaxed)) + (kRound | kOpen),
+  gate_.store(task_number(gate_.load(std::memory_order_relaxed)) + (kTask | kOpen),
               std::memory_order_release);
   gate_.notify_all();
   compute_parts(0);
@@ -129,22 +129,22 @@ void ThreadPool::run(int64_t parts, const std::function<void(int64_t, int)>& wor
 
 void ThreadPool::worker_loop(int thread) {
   const DefaultFloatMode mode;
-  uint32_t round = 0;
+  uint32_t task = 0;
   Prefetcher prefetcher;
   for (;;) {
     states_[thread].core.store(current_core(), std::memory_order_relaxed);
-    if (!enter(round, prefetcher)) continue;
+    if (!enter(task, prefetcher)) continue;
     compute_parts(thread);
     prefetcher = Prefetcher(states_[thread].prefetch);
     leave();
   }
 }
 
-// Waits for a task other than number `round` and sets `round` to its number. Returns false if the
+// Waits for a task other than number `task` and sets `task` to its number. Returns false if the
 // task has already closed.
-bool ThreadPool::enter(uint32_t& round, Prefetcher& prefetcher) {
+bool ThreadPool::enter(uint32_t& task, Prefetcher& prefetcher) {
   uint32_t gate = gate_.load(std::memory_order_acquire);
-  for (int spins = 0; round_of(gate) == round; gate = gate_.load(std::memory_order_acquire)) {
+  for (int spins = 0; task_number(gate) == task; gate = gate_.load(std::memory_order_acquire)) {
     if (prefetcher.step()) continue;
     if (++spins < kSpins) {
       pause();
@@ -153,7 +153,7 @@ bool ThreadPool::enter(uint32_t& round, Prefetcher& prefetcher) {
     }
   }
   do {
-    round = round_of(gate);
+    task = task_number(gate);
     if (!(gate & kOpen)) return false;
   } while (!gate_.compare_exchange_weak(gate, gate + kInside, std::memory_order_acquire));
   return true;

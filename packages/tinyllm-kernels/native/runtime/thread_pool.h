@@ -53,7 +53,7 @@ class ThreadPool {
  private:
   explicit ThreadPool(int threads);
   void worker_loop(int thread);
-  bool enter(uint32_t& round, Prefetcher& prefetcher);
+  bool enter(uint32_t& task, Prefetcher& prefetcher);
   void leave();
   void compute_parts(int thread);
   void record_failure() noexcept;

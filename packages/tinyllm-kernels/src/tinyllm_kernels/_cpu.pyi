@@ -20,7 +20,7 @@ PageTableArrays = tuple[mx.array, mx.array, mx.array, mx.array, mx.array]
 """block_tables, cu_seqlens_q, seq_lens, positions and slot_mapping, all int32."""
 
 StateTableArrays = tuple[mx.array, mx.array, mx.array]
-"""cu_seqlens, loads and saves, all int32."""
+"""cu_seqlens, load_slots and save_slots, all int32."""
 
 GroupStates = tuple[list[mx.array], list[StateTableArrays], list[int]]
 """The arrays of all recurrent layers, the tables, and the index of the table of each layer."""
@@ -143,7 +143,7 @@ def rope(
     x: mx.array, positions: mx.array, frequencies: mx.array, traditional: bool, magnitude: float
 ) -> mx.array: ...
 def causal_conv(
-    x: mx.array, weight: mx.array, state: mx.array, states: StateTableArrays
+    x: mx.array, weight: mx.array, state: mx.array, state_table: StateTableArrays
 ) -> list[mx.array]: ...
 def gated_delta(
     q: mx.array,
@@ -154,7 +154,7 @@ def gated_delta(
     a_log: mx.array,
     dt_bias: mx.array,
     state: mx.array,
-    states: StateTableArrays,
+    state_table: StateTableArrays,
 ) -> list[mx.array]: ...
 def gated_rms_norm(x: mx.array, gate: mx.array, weight: mx.array, eps: float) -> mx.array: ...
 def argmax(x: mx.array) -> mx.array: ...

@@ -230,6 +230,6 @@ def test_a_token_beyond_the_context_is_refused(ops: Backend) -> None:
     stack = make_stack(make_layers(shape, 2, mx.float32, ops), ops)
     caches: list[LayerCache] = make_caches("dense", 2, shape, mx.float32)
     batch = Batch.at(0, 1, 9)
-    with pytest.raises(ValueError, match="expected positions below 8"):
+    with pytest.raises(ValueError, match="expected numbers below 8"):
         stack(make_input(batch, shape.width, mx.float32, seed=1), batch, caches)
     assert not caches[0].arrays

@@ -126,7 +126,7 @@ class GroupedQueryAttention:
             ValueError: if shapes do not fit, or a position lies beyond `rope.seq_len`.
         """
         if batch is None:
-            batch = batch_after(x, cache)
+            batch = new_token_batch(x, cache)
         heads = self.attend(x, batch, DenseCache() if cache is None else cache)
         return self.output(heads, batch, residual)
 
@@ -189,7 +189,7 @@ class GroupedQueryAttention:
         return mx.unflatten(y, -1, (-1, self.head_dim))
 
 
-def batch_after(x: Float[mx.array, "B L E"], cache: LayerCache | None) -> Batch:
+def new_token_batch(x: Float[mx.array, "B L E"], cache: LayerCache | None) -> Batch:
     """Return the batch of new tokens x that follow the tokens in the cache."""
     offset = cache.offset if isinstance(cache, SequenceCache) else 0
     return Batch.at(offset, x.shape[0], x.shape[1])

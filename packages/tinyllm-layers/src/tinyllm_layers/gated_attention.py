@@ -9,7 +9,7 @@ from jaxtyping import Float
 from tinyllm_ops import Weight, sigmoid
 from tinyllm_ops.checks import require_shape
 
-from tinyllm_layers.attention import GroupedQueryAttention, batch_after
+from tinyllm_layers.attention import GroupedQueryAttention, new_token_batch
 from tinyllm_layers.batch import Batch
 from tinyllm_layers.cache.base import LayerCache
 from tinyllm_layers.cache.dense import DenseCache
@@ -58,7 +58,7 @@ class GatedAttention:
         """
         attention = self.attention
         if batch is None:
-            batch = batch_after(x, cache)
+            batch = new_token_batch(x, cache)
         gate = attention.ops.linear(x, self.wg, phase=batch.phase).astype(mx.float32)
         heads = attention.attend(x, batch, DenseCache() if cache is None else cache)
         gated = (heads.astype(mx.float32) * sigmoid(gate)).astype(x.dtype)

@@ -9,7 +9,7 @@ from jaxtyping import Float, Float32
 from tinyllm_ops import REFERENCE, OpSet, Weight
 from tinyllm_ops.checks import require_dtype, require_shape
 
-from tinyllm_layers.attention import batch_after
+from tinyllm_layers.attention import new_token_batch
 from tinyllm_layers.batch import Batch
 from tinyllm_layers.cache.base import LayerCache, StateCache, StateShape
 from tinyllm_layers.cache.recurrent import RecurrentCache
@@ -134,7 +134,7 @@ class GatedDeltaNet:
             ValueError: if shapes do not fit, or the cache is not one of states.
         """
         if batch is None:
-            batch = batch_after(x, cache)
+            batch = new_token_batch(x, cache)
         ops, phase = self.ops, batch.phase
         held = RecurrentCache() if cache is None else state_cache(cache)
         qkv, a, b, z = (

@@ -15,6 +15,9 @@ from tinyllm_ops.checks import check_positions, slice_start
 class RoPE:
     """Rotary position embedding for texts of up to `seq_len` tokens.
 
+    Attention reads the settings, and normalizes and rotates with `OpSet.norm_rope`. A call of this
+    layer rotates alone.
+
     Attributes:
         dims: the number of features of a head to rotate, an even number. A head may have more
             features than `dims`. The rest pass unchanged.
@@ -102,8 +105,8 @@ class RoPE:
         start = slice_start(positions, length)
         if start + length > self.seq_len:
             raise ValueError(
-                f"offset: expected positions below {self.seq_len}, "
-                f"got {start}..{start + length - 1}"
+                f"positions: expected numbers below {self.seq_len}, the longest text, "
+                f"got {start}..{start + length - 1}: shorten the text"
             )
 
     def _positions_of_rows(

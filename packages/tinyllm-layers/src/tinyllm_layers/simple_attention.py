@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 
 import mlx.core as mx
-from jaxtyping import Bool, Float
-from tinyllm_ops import REFERENCE, OpSet, Weight
+from jaxtyping import Float
+from tinyllm_ops import REFERENCE, Mask, OpSet, Weight
 from tinyllm_ops.checks import require_shape
 
 
@@ -54,7 +54,7 @@ class SimpleMultiHeadAttention:
         query: Float[mx.array, "B L E"],
         key: Float[mx.array, "B S E"],
         value: Float[mx.array, "B S E"],
-        mask: Float[mx.array, "..."] | Bool[mx.array, "..."] | str | None = None,
+        mask: Mask = None,
     ) -> Float[mx.array, "B L E"]:
         """Attend from L queries to S keys.
 

@@ -116,7 +116,7 @@ def make_pages(
 def common_prefix(caches: Sequence[SequenceCache], length: int) -> int:
     """Return the longest prefix of at most `length` tokens to which all caches can be trimmed.
 
-    The result is 0 if there is none, although some caches may not be able to drop all tokens.
+    The result is 0 if there is no such prefix. A cache may refuse even that: see `can_trim`.
     """
     longest = min([length, *(cache.offset for cache in caches)])
     while longest and not all(cache.can_trim(longest) for cache in caches):
@@ -147,8 +147,8 @@ def common_offset(caches: Sequence[SequenceCache]) -> int:
     offsets = {cache.offset for cache in caches}
     if len(offsets) != 1:
         raise ValueError(
-            f"cache: expected the same tokens in every layer, got {sorted(offsets)} of them: an "
-            "interrupted call left it so, or one without `speculation`: begin with a new one"
+            f"cache: expected equally many tokens in every layer, got {sorted(offsets)}: a call "
+            "was interrupted, or had no `speculation`: make a new cache"
         )
     return offsets.pop()
 

@@ -1,4 +1,4 @@
-"""The draft head of Qwen3.5, which predicts the token after the next token."""
+"""The draft head of Qwen3-Next and Qwen3.5, which predicts the token after the next token."""
 
 import mlx.core as mx
 from jaxtyping import Float

@@ -2,7 +2,7 @@
 
 
 class CheckpointError(ValueError):
-    """A file of a model cannot be used. The message names the file and a remedy."""
+    """A file of a model cannot be used. The message names the file."""
 
 
 class HubError(RuntimeError):

@@ -144,8 +144,8 @@ def check_prompt(tokens: Sequence[int], config: QwenConfig) -> None:
         raise ValueError("prompt: expected at least one token, got none")
     if not 0 <= min(tokens) <= max(tokens) < config.vocab_size:
         raise ValueError(
-            f"prompt: expected token ids below {config.vocab_size}, "
-            f"got {min(tokens)} to {max(tokens)}"
+            f"prompt: expected token ids from 0 to {config.vocab_size - 1}, "
+            f"got {min(tokens)} to {max(tokens)}: use the tokenizer of the model"
         )
     if len(tokens) >= config.context_length:
         raise TextTooLongError(

@@ -85,4 +85,4 @@ def read_regular_file(path: Path, max_bytes: int) -> bytes:
 
 def unreadable(path: Path, error: OSError) -> CheckpointError:
     """Return the error for a file that the operating system cannot read."""
-    return CheckpointError(f"{path} cannot be read: {error.strerror}")
+    return CheckpointError(f"{path} cannot be read: {error.strerror}: check the file")

@@ -90,6 +90,8 @@ class Speculation:
         while True:
             self.propose(max(0, limit - count - 1))
             yield samples, []
+            if count >= limit:
+                return
             samples = self.verify(int(samples[-1].token))
             count += len(samples)
 

@@ -284,7 +284,7 @@ def test_wrong_arguments_are_refused_before_the_workers_hear_of_them(model: Qwen
         driver.hidden(tokens, Batch("prefill", 1, 2, mx.array([0, 1])), cache)
     assert isinstance(cache[0], KVCache)
     cache[0].update(mx.zeros((1, 2, 1, 8)), mx.zeros((1, 2, 1, 8)))
-    with pytest.raises(ValueError, match="expected the same tokens in every layer"):
+    with pytest.raises(ValueError, match="expected equally many tokens in every layer"):
         driver.hidden(tokens, Batch.at(0, 1, 2), cache)
     assert len(record.sent) == sent
     driver(tokens)  # all ranks are still in step

@@ -195,7 +195,7 @@ def test_a_call_without_drafts_leaves_the_head_alone(model: Model) -> None:
     cache = model[0].make_caches()
     plain = answer(model, cache=cache)
     assert [layer.offset for layer in cache] == [len(PROMPT) + len(plain) - 1] * 8 + [0]
-    with pytest.raises(ValueError, match="expected the same tokens in every layer"):
+    with pytest.raises(ValueError, match="expected equally many tokens in every layer"):
         answer(model, PROMPT * 2, cache=cache, speculation=1)
 
 

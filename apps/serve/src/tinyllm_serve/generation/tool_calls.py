@@ -180,16 +180,16 @@ class _ArgumentsScanner:
 
     def scan(self, piece: str) -> int:
         """Return the number of characters of a piece that belong to the object."""
-        place = 0
-        while place < len(piece):
+        position = 0
+        while position < len(piece):
             if self._escaped:
                 self._escaped = False
-                place += 1
+                position += 1
                 continue
-            found = (_STRING_STRUCTURE if self._in_string else _STRUCTURE).search(piece, place)
+            found = (_STRING_STRUCTURE if self._in_string else _STRUCTURE).search(piece, position)
             if found is None:
                 break
-            place = found.end()
+            position = found.end()
             match found[0]:
                 case '"':
                     self._in_string = not self._in_string
@@ -201,7 +201,7 @@ class _ArgumentsScanner:
                     self._depth -= 1
                     if not self._depth:
                         self.is_complete = True
-                        return place
+                        return position
         return len(piece)
 
 
@@ -215,9 +215,9 @@ def _read_marks(text: str, marks: Sequence[str | None]) -> tuple[list[str], int]
         Values are missing if the text is too short.
     """
     values: list[str] = []
-    place = 0
+    position = 0
     for mark in marks:
-        rest = text[place:].lstrip(" \t\n\r")
+        rest = text[position:].lstrip(" \t\n\r")
         if not rest:
             break
         value, size = rest[0], 1
@@ -233,5 +233,5 @@ def _read_marks(text: str, marks: Sequence[str | None]) -> tuple[list[str], int]
         if mark not in (None, value):
             return None
         values.append(value)
-        place = len(text) - len(rest) + size
-    return values, place
+        position = len(text) - len(rest) + size
+    return values, position

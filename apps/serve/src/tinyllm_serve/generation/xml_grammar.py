@@ -59,7 +59,7 @@ def _call(name: str, function: Function, schema: Schema) -> list[str]:
     return [f"{name}: {' '.join(parts)}", *rules]
 
 
-def _value(place: str, schema: Schema, root: Schema) -> str:
+def _value(parameter: str, schema: Schema, root: Schema) -> str:
     """Return the expression of a value with its closing tag."""
     closing = json.dumps(f"\n{PARAMETER_CLOSE}\n")
     types = types_of(schema, root)
@@ -71,8 +71,9 @@ def _value(place: str, schema: Schema, root: Schema) -> str:
         if unknown:
             raise ApiError(
                 400,
-                f"tools: {place}: {unknown[0]}: expected a string with type, enum or const, since "
-                "this model writes strings without quotes: remove it, or make the tool not strict",
+                f"tools: {parameter}: {unknown[0]}: expected a string with type, enum or const, "
+                "since this model writes strings without quotes: remove it, or make the tool not "
+                "strict",
                 param="tools",
             )
         return _ANY

@@ -56,11 +56,11 @@ class XmlToolCallParser(ToolCallParser):
         """Read a call from its opening tag to the name of the function."""
         start = self._held.index(CALL_OPEN) + len(CALL_OPEN)
         text = self._held[start : start + MAX_HEAD].lstrip()
-        place = self._held.find(">", self._held.find("<", start))
+        position = self._held.find(">", self._held.find("<", start))
         if text.startswith(FUNCTION_OPEN) and ">" in text:
             name = text[len(FUNCTION_OPEN) : text.index(">")]
             if name in self._functions:
-                self._held = self._held[place + 1 :]
+                self._held = self._held[position + 1 :]
                 self._schema, self._has_arguments = self._schemas[name], False
                 self._after_call = True
                 self._read = self._read_parameter
@@ -76,20 +76,20 @@ class XmlToolCallParser(ToolCallParser):
     def _read_parameter(self) -> Iterator[Part | None]:
         """Read up to a parameter or the end of the call, and drop other text."""
         tags = (PARAMETER_OPEN, FUNCTION_CLOSE, CALL_CLOSE)
-        found = [(place, tag) for tag in tags if (place := self._held.find(tag)) >= 0]
+        found = [(position, tag) for tag in tags if (position := self._held.find(tag)) >= 0]
         if not found:
             self._held = self._held[-max(map(len, tags)) + 1 :]
             yield None
             return
-        place, tag = min(found)
+        position, tag = min(found)
         if tag != PARAMETER_OPEN:
-            self._held = self._held[place:].removeprefix(FUNCTION_CLOSE)
+            self._held = self._held[position:].removeprefix(FUNCTION_CLOSE)
             self._closed = True  # for `_read_end`: no brace follows
             self._read = self._read_end
             yield CallArguments("}")
             yield CallEnd()
             return
-        self._held = self._held[place:]
+        self._held = self._held[position:]
         end = self._held.find(">", 0, MAX_HEAD)
         if end < 0:
             if len(self._held) < MAX_HEAD:

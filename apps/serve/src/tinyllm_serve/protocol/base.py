@@ -70,7 +70,7 @@ SmallName = Annotated[str, Field(max_length=MAX_NAME)]
 ChatFinishReason = Literal["stop", "length", "tool_calls"]
 
 EndUser = Annotated[
-    str | None, Field(max_length=256, description="Name of the user, for the server's log.")
+    str | None, Field(max_length=MAX_NAME, description="Name of the user, for the server's log.")
 ]
 
 

@@ -79,7 +79,7 @@ ResultContent = (
 class CalledFunction(Strict):
     """The name and the arguments of a function call."""
 
-    name: str = Field(max_length=256)
+    name: SmallName
     arguments: str = Field(description="A JSON object, as text.")
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from tinyllm_serve.protocol.base import JsonSchema, ListOf, Strict
+from tinyllm_serve.protocol.base import MAX_NAME, JsonSchema, ListOf, Strict
 
 MAX_TEXTS = 1024
 """The most texts of `choice`."""
@@ -31,7 +31,7 @@ class JsonObjectFormat(Strict):
 class NamedSchema(Strict):
     """A JSON schema with a name."""
 
-    name: str = Field(min_length=1, max_length=256)
+    name: str = Field(min_length=1, max_length=MAX_NAME)
     description: str | None = None
     json_schema: JsonSchema = Field(alias="schema")
     strict: bool | None = Field(

@@ -4,13 +4,13 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tinyllm_serve.protocol.base import CacheControl, JsonSchema, Strict
+from tinyllm_serve.protocol.base import MAX_NAME, CacheControl, JsonSchema, Strict
 
 
 class Function(Strict):
     """The description of a function."""
 
-    name: str = Field(min_length=1, max_length=256)
+    name: str = Field(min_length=1, max_length=MAX_NAME)
     description: str | None = None
     parameters: JsonSchema | None = Field(default=None, description="A JSON schema.")
     strict: bool | None = Field(
@@ -36,7 +36,7 @@ class Tool(Strict):
 class FunctionName(Strict):
     """The name of a function."""
 
-    name: str = Field(min_length=1, max_length=256)
+    name: str = Field(min_length=1, max_length=MAX_NAME)
 
 
 class NamedTool(Strict):

@@ -64,7 +64,7 @@ void multiply_values(TileRegisters& tiles, RowSet& set, const uint16_t* panels, 
                      int64_t width, BlockSoftmax& softmax) {
   BlockSoftmax beside = softmax;
   constexpr int64_t kRow = kScoreStride * sizeof(float);
-  const int64_t stride = width + W, row = stride * sizeof(float);
+  const int64_t stride = value_stride(width), row = stride * sizeof(float);
   for (int64_t d = 0; d < width; d += kStepFeatures, panels += 2 * kTileNumbers) {
     float* sums = set.values + d;
     if (set.sums->is_empty) {

@@ -44,7 +44,7 @@ struct RowSet {
 };
 
 // Floats from one row of `values` to the next, which are not in the same sets of the cache.
-inline int64_t value_stride(const AttentionTask& t) { return t.padded_dim() + W; }
+inline int64_t value_stride(int64_t width) { return width + W; }
 
 // 2^x with a relative error of 8e-5. Below 2^-126 the result is zero. NaN stays NaN.
 inline Floats power_of_two(Floats x) {
@@ -150,7 +150,7 @@ class BlockSoftmax {
     if (sums.is_empty) return;
     const auto ratio =
         bit_cast<Floats>(_mm512_scalef_ps(_mm512_set1_ps(1), _mm512_set1_ps(before - base)));
-    float* values = set.values + n * (width + W);
+    float* values = set.values + n * value_stride(width);
     for (int64_t d = 0; d < width; d += W) store(values + d, load(values + d) * ratio);
     sums.weights[n] *= ratio;
   }

@@ -34,7 +34,7 @@ void sum_mxfp8_row(const LinearTask& t, int64_t ahead, int64_t n, int64_t m0, Fl
   Floats sums[2][M] = {};
   const auto add_groups = [&]<int Groups>(int64_t first) {
     __builtin_prefetch(codes + first * kMxfp8Group + ahead);
-    if (first % 64 == 0) __builtin_prefetch(scales + first + kScales);  // once a cache line
+    if (first % 64 == 0) __builtin_prefetch(scales + first + kScaleDistance);  // once a cache line
     Words pairs[Groups];
     look_up_e4m3<Groups>(codes + first * kMxfp8Group, pairs);
 #pragma GCC unroll 2

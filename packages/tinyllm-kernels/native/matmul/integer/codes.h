@@ -83,7 +83,7 @@ class RowAffines {
   // Prefetches what follows the scales and the biases of a group, once a cache line. The function
   // is inlined, because GCC removes calls of functions that only prefetch.
   [[gnu::always_inline]] void prefetch(int64_t group) const {
-    constexpr int64_t kGroupsOfLine = 64 / (W * sizeof(T)), kAhead = kScales / sizeof(T);
+    constexpr int64_t kGroupsOfLine = 64 / (W * sizeof(T)), kAhead = kScaleDistance / sizeof(T);
     if (group % kGroupsOfLine) return;
     __builtin_prefetch(scales_ + group * W + kAhead);
     if constexpr (kBiased) __builtin_prefetch(biases_ + group * W + kAhead);

@@ -32,10 +32,10 @@ class InputReader {
     if (x.has_contiguous_rows()) return static_cast<const char*>(x.data);
     int64_t stride = x.shape.back();
     for (size_t axis = strides.size(); axis-- > 0; stride *= x.shape[axis]) strides[axis] = stride;
-    return static_cast<const char*>(compact(x));
+    return static_cast<const char*>(contiguous(x));
   }
 
-  const void* compact(const Input& x) { return x.compact(copies_.emplace_back()); }
+  const void* contiguous(const Input& x) { return contiguous_data(x, copies_); }
 
   // Reads the next input as one array of keys or values.
   KeyValues::StridedRows next_array() {
@@ -57,7 +57,7 @@ class InputReader {
  private:
   const std::vector<Input>& inputs_;
   size_t next_ = 0;
-  std::vector<std::unique_ptr<char[]>> copies_;
+  Copies copies_;
 };
 
 // Returns the arrays in the order in which `InputReader` reads them.
@@ -123,9 +123,9 @@ class PagedAttention : public CpuPrimitive {
       task.y_strides[1] = task.dim, task.y_strides[2] = task.heads * task.dim;
       const Input& table = reader.next();
       task.requests = table.shape[0], task.block_table_width = table.shape[1];
-      task.block_tables = static_cast<const int32_t*>(reader.compact(table));
-      task.cu_seqlens_q = static_cast<const int32_t*>(reader.compact(reader.next()));
-      task.seq_lens = static_cast<const int32_t*>(reader.compact(reader.next()));
+      task.block_tables = static_cast<const int32_t*>(reader.contiguous(table));
+      task.cu_seqlens_q = static_cast<const int32_t*>(reader.contiguous(reader.next()));
+      task.seq_lens = static_cast<const int32_t*>(reader.contiguous(reader.next()));
       std::memset(y, 0, bytes);  // tokens of no request stay zero
       run_attention(kernels, task);
     });

@@ -43,12 +43,12 @@ void check_states(const mx::array& x, const std::vector<LayerHandle>& layers,
     next += kArraysOfState;
   }
   for (const StateTableArrays& table : states.tables) {
-    require(table.cu_seqlens.dtype() == mx::int32 && table.loads.dtype() == mx::int32 &&
-                table.saves.dtype() == mx::int32,
+    require(table.cu_seqlens.dtype() == mx::int32 && table.load_slots.dtype() == mx::int32 &&
+                table.save_slots.dtype() == mx::int32,
             "states: expected tables of int32");
-    require(table.cu_seqlens.size() == table.loads.size() + 1 &&
-                table.saves.size() == static_cast<size_t>(x.shape(0)) * x.shape(1),
-            "states: expected one number per token, and one more start than loads");
+    require(table.cu_seqlens.size() == table.load_slots.size() + 1 &&
+                table.save_slots.size() == static_cast<size_t>(x.shape(0)) * x.shape(1),
+            "states: expected one number per token, and one more start than load slots");
   }
 }
 

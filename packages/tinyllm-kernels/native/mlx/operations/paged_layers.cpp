@@ -185,7 +185,7 @@ std::vector<mx::array> paged_layers(const mx::array& x, LayerGroup layers,
   inputs.insert(inputs.end(), {pages.block_tables, pages.cu_seqlens_q, pages.seq_lens,
                                pages.positions, pages.slot_mapping});
   for (const StateTableArrays& table : states.tables) {
-    inputs.insert(inputs.end(), {table.cu_seqlens, table.loads, table.saves});
+    inputs.insert(inputs.end(), {table.cu_seqlens, table.load_slots, table.save_slots});
   }
   return same_shapes(inputs, num_outputs,
                      std::make_shared<PagedLayers>(std::move(layers), states.table_of_layer,

@@ -111,19 +111,18 @@ class GatedRmsNorm : public CpuPrimitive {
 std::vector<mx::array> causal_conv(const mx::array& x, const mx::array& weight,
                                    const mx::array& state, const StateTableArrays& table) {
   require(weight.shape(1) <= kMaxConvWidth, "weight: expected at most 16 weights per channel");
-  return mx::array::make_arrays({x.shape(), state.shape()}, {x.dtype(), state.dtype()},
-                                std::make_shared<CausalConv>(),
-                                {x, weight, state, table.cu_seqlens, table.loads, table.saves});
+  return mx::array::make_arrays(
+      {x.shape(), state.shape()}, {x.dtype(), state.dtype()}, std::make_shared<CausalConv>(),
+      {x, weight, state, table.cu_seqlens, table.load_slots, table.save_slots});
 }
 
 std::vector<mx::array> gated_delta(const mx::array& q, const mx::array& k, const mx::array& v,
                                    const mx::array& a, const mx::array& b, const mx::array& a_log,
                                    const mx::array& dt_bias, const mx::array& state,
                                    const StateTableArrays& table) {
-  return mx::array::make_arrays({v.shape(), state.shape()}, {v.dtype(), state.dtype()},
-                                std::make_shared<GatedDelta>(),
-                                {q, k, v, a, b, a_log, dt_bias, state, table.cu_seqlens,
-                                 table.loads, table.saves});
+  return mx::array::make_arrays(
+      {v.shape(), state.shape()}, {v.dtype(), state.dtype()}, std::make_shared<GatedDelta>(),
+      {q, k, v, a, b, a_log, dt_bias, state, table.cu_seqlens, table.load_slots, table.save_slots});
 }
 
 mx::array gated_rms_norm(const mx::array& x, const mx::array& gate, const mx::array& weight,

@@ -22,9 +22,10 @@ class RmsNorm : public CpuPrimitive {
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
     dispatch(out, [&kernels = kernels_, x = Input(inputs[0]), weight = Input(inputs[1]),
                    y = allocate(out), eps = eps_, type = type_of(out.dtype())] {
-      std::unique_ptr<char[]> x_copy, weight_copy;
+      Copies copies;
       const int64_t width = x.shape.back();
-      RmsNormTask task{x.compact(x_copy), weight.compact(weight_copy), y, width, eps, type};
+      const RmsNormTask task{
+          contiguous_data(x, copies), contiguous_data(weight, copies), y, width, eps, type};
       parallel_for(x.size / width, width,
                    [&](int64_t first, int64_t last) { kernels.rms_norm_rows(task, first, last); });
     });
@@ -41,8 +42,8 @@ class Swiglu : public CpuPrimitive {
   void eval_cpu(const std::vector<mx::array>& inputs, mx::array& out) override {
     dispatch(out, [&kernels = kernels_, gate = Input(inputs[0]), up = Input(inputs[1]),
                    y = allocate(out), type = type_of(out.dtype())] {
-      std::unique_ptr<char[]> gate_copy, up_copy;
-      SwigluTask task{gate.compact(gate_copy), up.compact(up_copy), y, type};
+      Copies copies;
+      const SwigluTask task{contiguous_data(gate, copies), contiguous_data(up, copies), y, type};
       parallel_for(gate.size, 1,
                    [&](int64_t first, int64_t last) { kernels.swiglu_range(task, first, last); });
     });
@@ -75,22 +76,23 @@ class Rope : public CpuPrimitive {
     dispatch(out, [&kernels = kernels_, x = Input(inputs[0]), positions = Input(inputs[1]),
                    frequencies = Input(inputs[2]), y = allocate(out), type = type_of(out.dtype()),
                    traditional = traditional_, magnitude = magnitude_] {
-      std::unique_ptr<char[]> x_copy, positions_copy, frequencies_copy;
+      Copies copies;
       const int64_t length = x.shape[1], heads = x.shape[2], dim = x.shape[3];
       RopeTask task{};
       std::copy_n(x.strides.begin(), 3, task.strides);
       task.x = x.data;
       if (!x.has_contiguous_rows()) {
-        task.x = x.compact(x_copy);
+        task.x = contiguous_data(x, copies);
         task.strides[0] = length * heads * dim, task.strides[1] = heads * dim;
         task.strides[2] = dim;
       }
       task.y = y;
       task.y_strides[0] = length * heads * dim, task.y_strides[1] = heads * dim;
       task.y_strides[2] = dim;
-      const Positions token_positions{static_cast<const int32_t*>(positions.compact(positions_copy)),
-                                      positions.size, positions.shape[0] == 1};
-      const RopeSettings settings{static_cast<const float*>(frequencies.compact(frequencies_copy)),
+      const Positions token_positions{
+          static_cast<const int32_t*>(contiguous_data(positions, copies)), positions.size,
+          positions.shape[0] == 1};
+      const RopeSettings settings{static_cast<const float*>(contiguous_data(frequencies, copies)),
                                   frequencies.size, traditional, magnitude};
       RopeTable table;
       task.table = table.get(kernels, token_positions, settings);

@@ -6,7 +6,7 @@
 
 namespace tinyllm {
 
-// cu_seqlens, loads and saves, from an input on.
+// cu_seqlens, load_slots and save_slots, from an input on.
 class StateTableInputs {
  public:
   StateTableInputs(const std::vector<mlx::core::array>& inputs, size_t first)

@@ -77,4 +77,6 @@ def _absence_reason() -> str:
     In an editable installation the file is not beside the modules: `files` has both folders.
     """
     reason = files("tinyllm_kernels").joinpath(_REASON_FILE)
-    return reason.read_text() if reason.is_file() else "the extension was not built"
+    if reason.is_file():
+        return reason.read_text()
+    return "the extension was not built: `uv sync --reinstall-package tinyllm-kernels` builds it"

@@ -21,10 +21,7 @@ def linear(
     phase: Phase | None = None,
 ) -> Float[mx.array, "*batch O"]:
     """x w^T + bias + residual. A quantized w stays packed, and sums are float32."""
-    check_linear(x, w, bias, residual)
-    if x.size == 0:
-        return MLX.linear(x, w, bias, residual)
-    return native.linear(x, native_weight(w), bias, residual, phase)
+    return _linear(x, w, bias, residual, phase, int8_activations=False)
 
 
 def expert_linear(
@@ -35,10 +32,7 @@ def expert_linear(
     phase: Phase | None = None,
 ) -> Float[mx.array, "*batch O"]:
     """Multiply each row by the matrix of its expert, one product for each expert."""
-    check_expert_linear(x, w, experts)
-    if x.size == 0:
-        return MLX.expert_linear(x, w, experts)
-    return native.expert_linear(x, native_weight(w), experts.astype(mx.int32), phase)
+    return _expert_linear(x, w, experts, phase, int8_activations=False)
 
 
 def int8_linear(
@@ -53,10 +47,7 @@ def int8_linear(
 
     Each group of x that shares a scale of w is rounded to 255 steps of its largest number.
     """
-    check_linear(x, w, bias, residual)
-    if x.size == 0:
-        return MLX.linear(x, w, bias, residual)
-    return native.linear(x, native_weight(w, int8_activations=True), bias, residual, phase)
+    return _linear(x, w, bias, residual, phase, int8_activations=True)
 
 
 def int8_expert_linear(
@@ -67,11 +58,7 @@ def int8_expert_linear(
     phase: Phase | None = None,
 ) -> Float[mx.array, "*batch O"]:
     """Compute `expert_linear` with x rounded as by `int8_linear`."""
-    check_expert_linear(x, w, experts)
-    if x.size == 0:
-        return MLX.expert_linear(x, w, experts)
-    weight = native_weight(w, int8_activations=True)
-    return native.expert_linear(x, weight, experts.astype(mx.int32), phase)
+    return _expert_linear(x, w, experts, phase, int8_activations=True)
 
 
 def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*batch E"]:
@@ -82,3 +69,30 @@ def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*
     arrays = weight_arrays(w)  # `w.scales` would undo the interleaving for every token
     dtype = arrays[0].dtype if isinstance(w, mx.array) else embedding_dtype(arrays[1])
     return native.embedding(ids.astype(mx.int32), native_weight(w), dtype)
+
+
+def _linear(
+    x: mx.array,
+    w: Weight,
+    bias: mx.array | None,
+    residual: mx.array | None,
+    phase: Phase | None,
+    *,
+    int8_activations: bool,
+) -> mx.array:
+    check_linear(x, w, bias, residual)
+    if x.size == 0:
+        return MLX.linear(x, w, bias, residual)
+    return native.linear(
+        x, native_weight(w, int8_activations=int8_activations), bias, residual, phase
+    )
+
+
+def _expert_linear(
+    x: mx.array, w: Weight, experts: mx.array, phase: Phase | None, *, int8_activations: bool
+) -> mx.array:
+    check_expert_linear(x, w, experts)
+    if x.size == 0:
+        return MLX.expert_linear(x, w, experts)
+    weight = native_weight(w, int8_activations=int8_activations)
+    return native.expert_linear(x, weight, experts.astype(mx.int32), phase)

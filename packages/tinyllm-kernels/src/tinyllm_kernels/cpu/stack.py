@@ -199,7 +199,8 @@ def fastest_path(
 ) -> Literal["layer", "halves", "whole"]:
     """Return the fastest path that accepts x, before the cache is known.
 
-    "whole" is "halves", or a path of whole layers if the cache has one.
+    "whole" stands for the paths "dense", "paged" and "states", each for one kind of cache, and for
+    "halves" with any other cache.
 
     Args:
         x: the input of a stack.

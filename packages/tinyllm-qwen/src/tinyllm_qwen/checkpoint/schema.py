@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Mapping
 
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor
+from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES
 from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.config.recurrent import Recurrent
 from tinyllm_qwen.errors import CheckpointError
 
-FLOATING = ("F32", "F16", "BF16")
+FLOATING = tuple(MLX_DTYPES)
 _LISTED = 10
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import mlx.core as mx
-from tinyllm_ops import QuantizedTensor
+from tinyllm_ops import QuantizedTensor, Weight
 
 from tinyllm_qwen.checkpoint.joint_projections import split_projections
 from tinyllm_qwen.checkpoint.schema import FLOATING, check_schema, is_draft_head
@@ -16,7 +16,7 @@ from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.partition.partition import Partition
 from tinyllm_qwen.partition.split import HEADS, Split
 
-Weights = dict[str, mx.array | QuantizedTensor]
+Weights = dict[str, Weight]
 
 
 def load_weights(
@@ -145,7 +145,7 @@ def _model_weights(
 ) -> Weights:
     """Return the weights of the model, given the arrays of the files."""
     weights = _pack(arrays, formats)
-    arrays.clear()  # the weights alone refer to the arrays, so that `split` can free them
+    arrays.clear()  # the weights alone refer to the arrays, so that those that are split are freed
     split_projections(weights, config)
     return weights
 

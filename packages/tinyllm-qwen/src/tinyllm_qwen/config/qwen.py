@@ -280,7 +280,7 @@ def _head_dim(fields: Fields, hidden_size: int, heads: int, *, required: bool) -
             f"multiple of num_attention_heads ({heads})"
         )
     head_dim = fields.integer("head_dim", 2, 1 << 16, default=hidden_size // heads)
-    if head_dim % 2 or head_dim == 0:
+    if head_dim % 2:
         raise CheckpointError(
             f"{fields.source}: head_dim: expected an even number, since RoPE turns pairs, "
             f"got {head_dim}"

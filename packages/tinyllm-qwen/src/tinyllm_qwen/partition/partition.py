@@ -102,7 +102,8 @@ class Partition:
             size: the number of processes.
 
         Raises:
-            ValueError: if there are fewer units of heads, columns, experts or tokens than ranks.
+            ValueError: if there are fewer units of heads, columns, experts or tokens than ranks, or
+                their number is not a multiple of a quantized group.
         """
         heads, kv_heads = _heads(config, _group(formats, "o_proj"), rank, size)
         experts, recurrent = config.experts, config.recurrent
@@ -298,7 +299,7 @@ def _heads(config: QwenConfig, group: int, rank: int, size: int) -> tuple[range,
         kv = _share("key/value heads", kv_heads, unit, rank, size)
         return _scaled(kv, per_kv), kv
     if size < kv_heads:
-        raise ValueError(_too_few("key/value heads", kv_heads, unit, size))
+        raise ValueError(_indivisible("key/value heads", kv_heads, unit, size))
     # One or more ranks divide the query heads of each key/value head.
     holders = [_share("ranks", size, 1, kv, kv_heads) for kv in range(kv_heads)]
     head, ranks = next((head, ranks) for head, ranks in enumerate(holders) if rank in ranks)
@@ -324,7 +325,7 @@ def _share(name: str, total: int, unit: int, rank: int, size: int) -> range:
     """
     units, rest = divmod(total, unit)
     if units < size or rest:
-        raise ValueError(_too_few(name, total, unit, size))
+        raise ValueError(_indivisible(name, total, unit, size))
     each, more = divmod(units, size)
     start = rank * each + min(rank, more)
     return range(start * unit, (start + each + (rank < more)) * unit)
@@ -334,7 +335,7 @@ def _rows(total: int, rank: int, size: int) -> range:
     """Return the token ids of a rank. All ranks but the last have equally many."""
     each = -(-total // size)
     if (size - 1) * each >= total:
-        raise ValueError(_too_few("tokens of the vocabulary", total, 1, size))
+        raise ValueError(_indivisible("tokens of the vocabulary", total, 1, size))
     return range(rank * each, min(total, (rank + 1) * each))
 
 
@@ -363,6 +364,6 @@ def _group(formats: Mapping[str, PackedFormat], module: str) -> int:
     return math.lcm(*groups)
 
 
-def _too_few(what: str, total: int, unit: int, size: int) -> str:
+def _indivisible(what: str, total: int, unit: int, size: int) -> str:
     units = f" in units of {unit}, because quantized groups stay whole" if unit > 1 else ""
     return f"group: {total} {what}{units} cannot be divided among {size} ranks: use fewer ranks"

@@ -32,20 +32,20 @@ def check_tokenizer(document: Part, source: str) -> None:
         CheckpointError: if a component is refused. The message names the component.
     """
 
-    def refuse(place: str, expected: str, value: object) -> CheckpointError:
+    def refuse(component: str, expected: str, value: object) -> CheckpointError:
         return CheckpointError(
-            f"{source}: {place}: expected {expected}, got {show(value)}: download it again, or "
+            f"{source}: {component}: expected {expected}, got {show(value)}: download it again, or "
             "take that of the original model"
         )
 
-    def check_parts(place: str, known: frozenset[str], list_name: str) -> list[Part]:
-        parts = _parts(document.get(place), list_name)
+    def check_parts(component: str, known: frozenset[str], list_name: str) -> list[Part]:
+        parts = _parts(document.get(component), list_name)
         for part in parts:
             if not isinstance(part, dict) or part.get("type") not in known:
                 kind = part.get("type") if isinstance(part, dict) else part
-                raise refuse(place, f"none, or one of {', '.join(sorted(known))}", kind)
+                raise refuse(component, f"none, or one of {', '.join(sorted(known))}", kind)
         if len(parts) > _MAX_PARTS:
-            raise refuse(place, f"at most {_MAX_PARTS} parts", parts)
+            raise refuse(component, f"at most {_MAX_PARTS} parts", parts)
         return [part for part in parts if isinstance(part, dict)]
 
     check_parts("normalizer", _NORMALIZERS, "normalizers")
