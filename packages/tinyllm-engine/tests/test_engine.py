@@ -11,6 +11,7 @@ from tinyllm_engine import (
     Engine,
     EngineFullError,
     EngineSettings,
+    Grammar,
     Output,
     Request,
     RequestError,
@@ -248,8 +249,8 @@ def test_requests_that_can_never_be_served_are_refused(
     engine = Engine(*pico, EngineSettings(page_size=4, memory_bytes=pages_of(model, 5, 4)))
     vocab, context = model.config.vocab_size, model.config.context_length
     refused = [
-        ([vocab], {}, f"below {vocab}"),
-        ([-1], {}, f"below {vocab}"),
+        ([vocab], {}, f"from 0 to {vocab - 1}"),
+        ([-1], {}, f"from 0 to {vocab - 1}"),
         ([1] * context, {}, "shorten it"),
         ([1] * 20, {"max_tokens": 1}, "^prompt: expected at most 19 tokens, .* got 20"),
         ([1] * 20, {"embedding": True}, "this model's maximum context length is 20 tokens$"),
@@ -270,6 +271,38 @@ def test_requests_that_can_never_be_served_are_refused(
             Request([1], weight=weight)
     with pytest.raises(RequestError, match="max_tokens"):
         Request([1], 0)
+
+
+@pytest.mark.parametrize("next_turn_first", [False, True])
+def test_a_preempted_request_decodes_its_answer_again(
+    pico: Model, prompts: list[list[int]], *, next_turn_first: bool
+) -> None:
+    """Pages of another request may hold the same tokens, prefilled: their numbers differ."""
+    drawn = SamplingParams(temperature=1.2, seed=5)
+    settings = EngineSettings(page_size=4, max_running=2)
+    request = Request(prompts[0], 60, drawn, tenant="a", logprobs=True, ignore_end=True)
+    alone_engine, engine = Engine(*pico, settings), Engine(*pico, settings)
+    alone = [(each.token, each.logprob) for each in alone_engine.run(alone_engine.add(request))]
+    if next_turn_first:
+        turn = [*prompts[0], *(token for token, _ in alone[:40])]
+        list(engine.run(engine.add(Request(turn, 1, tenant="a"))))
+    engine.add(Request(prompts[0][:3], 200, tenant="a", ignore_end=True))
+    handle, outputs = engine.add(request), list[Output]()
+    while handle.generated < 30:
+        outputs += [output for owner, output in engine.step() if owner is handle]
+    engine.add(Request([7, 8, 9], 2, tenant="b", ignore_end=True))  # takes the seat
+    while handle.finish_reason is None:
+        outputs += [output for owner, output in engine.step() if owner is handle]
+    assert engine.stats.preemptions == 1
+    assert [(output.token, output.logprob) for output in outputs] == alone
+    finish(engine)
+
+
+def test_a_text_that_ends_within_a_character_can_end_with_a_stop_string(pico: Model) -> None:
+    request = Request([1], 1, stop=["\ufffd"], grammar=Grammar.regex("\U0001f600"))
+    engine = Engine(*pico)
+    (output,) = engine.run(engine.add(request))
+    assert (output.text, output.finish_reason, output.stop) == ("", "stop", "\ufffd")
 
 
 def test_a_full_queue_refuses_requests(pico: Model, prompts: list[list[int]]) -> None:

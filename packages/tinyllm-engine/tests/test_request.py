@@ -25,9 +25,10 @@ def test_a_request_does_not_change_when_the_callers_prompt_does(
         ([1, 2.0], {}, "prompt: expected integers, got [1, 2.0]"),
         ([1], {"max_tokens": 2.5}, "max_tokens: expected an integer, got 2.5"),
         ([1], {"priority": "low"}, "priority: expected an integer, got 'low'"),
+        ([1], {"stop": "end"}, "stop: expected a list of strings, got 'end'"),
     ],
 )
-def test_a_number_that_is_not_an_integer_is_refused(
+def test_a_field_of_another_type_is_refused(
     prompt: Any, settings: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(RequestError) as refused:

@@ -64,9 +64,9 @@ class Request:
 
     Raises:
         RequestError: if the prompt is empty, a token id, `max_tokens` or `priority` is not an
-            integer, `max_tokens` is too low, `weight` is not a finite number above 0, both
-            `ignore_end` and a grammar are set, because the texts of a grammar end with an end
-            token, or an embedding has settings of an answer.
+            integer, `max_tokens` is too low, `stop` is a string, `weight` is not a finite number
+            above 0, both `ignore_end` and a grammar are set, because the texts of a grammar end
+            with an end token, or an embedding has settings of an answer.
     """
 
     prompt: Sequence[int]
@@ -94,6 +94,8 @@ class Request:
         except TypeError:
             shown = reprlib.repr(self.prompt)
             raise RequestError(f"prompt: expected integers, got {shown}") from None
+        if isinstance(self.stop, str):
+            raise RequestError(f"stop: expected a list of strings, got {self.stop!r}")
         object.__setattr__(self, "stop", tuple(self.stop))
         for name in ("max_tokens", "priority"):
             if not isinstance(number := getattr(self, name), int):

@@ -74,4 +74,7 @@ class PrefixLookup:
             return []
         if self._states is not None:
             return self._states.shareable(request)
-        return request.block_hashes(self._block_manager.page_size)
+        # After a preemption, generated tokens are decoded again: pages of another request may hold
+        # the same tokens prefilled, which rounds differently.
+        size = self._block_manager.page_size
+        return request.block_hashes(size)[: request.num_prompt_tokens // size]

@@ -18,7 +18,7 @@ from tinyllm_qwen.sampling.penalties import Penalties
 from tinyllm_qwen.sampling.sample import LogProbs, Sample
 
 _LAST_TOKEN = 2**31 - 1
-_RULED_OUT = -1e30
+_LOWEST_ALLOWED = -1e30
 """The lowest score of a token that a grammar allows: below any logit, but above -inf."""
 
 
@@ -100,8 +100,8 @@ class Sampler:
     def from_candidates(self, best: BestTokens) -> Sample:
         """Choose the next token from the best tokens, and advance by the token.
 
-        The result equals the choice from all logits, except if several scores equal the k-th best
-        score: see `Candidates.top_k`.
+        The result equals the choice from all logits, except if scores are equal and the order of
+        `ops.top_k` depends on k, as in MLX.
 
         Args:
             best: at least `num_candidates` tokens.
@@ -140,7 +140,7 @@ class Sampler:
         if self._penalties is not None:
             scores = self._penalties(scores)
         if allowed is not None:
-            scores = mx.where(allowed, mx.maximum(scores, _RULED_OUT), -math.inf)
+            scores = mx.where(allowed, mx.maximum(scores, _LOWEST_ALLOWED), -math.inf)
         return scores
 
     def advance(self, token: Int[mx.array, ""] | int) -> None:
