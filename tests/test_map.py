@@ -40,7 +40,7 @@ def test_a_walk_is_short(name: str) -> None:
 
 def test_the_readme_has_the_lengths_of_the_walks() -> None:
     feature = (ROOT / "README.md").read_text().split("- **Readable.**")[1].split("- **")[0]
-    assert [int(count) for count in re.findall(r"at most (\d+)", feature)] == [*LIMITS.values()]
+    assert [int(count) for count in re.findall(r"through\s+(\d+)", feature)] == [*LIMITS.values()]
 
 
 @pytest.mark.parametrize("name", HEADINGS)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from tinyllm_ops import NO_STATE
 from tinyllm_qwen import Sampler
 from tinyllm_qwen.text.output import FinishReason, OutputProcessor
-from tinyllm_qwen.text.stop import StopStrings
 
 from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.request import Request, RequestState
@@ -26,7 +25,7 @@ class _NoText(OutputProcessor):
 
     def __init__(self) -> None:
         """Make the processor."""
-        self._stops = StopStrings([])
+        self._stops = None
 
     def push(self, token: int, *, ended: bool) -> tuple[str, FinishReason | None]:
         return "", "length" if ended else None

@@ -105,12 +105,12 @@ class OutputProcessor:
         """
         self._end_tokens = frozenset() if ignore_end else tokenizer.eos_token_ids
         self._stream = tokenizer.stream()
-        self._stops = StopStrings(stop)
+        self._stops = StopStrings(stop) if stop else None
 
     @property
     def stop(self) -> str | None:
         """The stop string that ended the text; None if another reason did, or none yet."""
-        return self._stops.found
+        return None if self._stops is None else self._stops.found
 
     def push(self, token: int, *, ended: bool) -> tuple[str, FinishReason | None]:
         """Add the next token.
@@ -124,7 +124,7 @@ class OutputProcessor:
         """
         if token in self._end_tokens:
             return self._rest(), "stop"
-        shown, met = self._stops.push(self._stream.push(token))
+        shown, met = self._until_stop(self._stream.push(token))
         if met:
             return shown, "stop"
         if not ended:
@@ -132,7 +132,11 @@ class OutputProcessor:
         shown += self._rest()
         return shown, "length" if self.stop is None else "stop"
 
+    def _until_stop(self, text: str) -> tuple[str, bool]:
+        """Return the text that may be shown, and True if a stop string was found."""
+        return (text, False) if self._stops is None else self._stops.push(text)
+
     def _rest(self) -> str:
         """Return the text that was held back, at the end of the text."""
-        shown, met = self._stops.push(self._stream.finish())
-        return shown if met else shown + self._stops.flush()
+        shown, met = self._until_stop(self._stream.finish())
+        return shown if met or self._stops is None else shown + self._stops.flush()
