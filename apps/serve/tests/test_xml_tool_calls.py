@@ -5,10 +5,11 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 from tinyllm_engine.grammar.compiler import GrammarCompiler
 from tinyllm_qwen import Tokenizer, load
 from tinyllm_serve.generation.grammar import call_grammar, text_or_calls
-from tinyllm_serve.generation.parameter_types import Schema
+from tinyllm_serve.generation.parameter_types import Schema, parameter_types
 from tinyllm_serve.generation.parts import CallArguments, CallEnd, CallStart, Content, Part
 from tinyllm_serve.generation.tool_calls import MAX_HEAD
 from tinyllm_serve.generation.xml_tool_calls import XmlToolCallParser
@@ -217,6 +218,78 @@ def test_the_grammar_allows_calls_that_conform(
     ):
         matched = compiler.compile(grammar).constraint().num_allowed(tokens)
         assert (matched == len(tokens)) is allowed
+
+
+CITY = {"type": "string", "enum": ["Rome", "Bern"]}
+"""A schema behind the references of the tests below."""
+
+
+def with_city(**schema: object) -> dict[str, object]:
+    return {"$defs": {"City": CITY, "Named": {"properties": {"city": CITY}}}, **schema}
+
+
+@pytest.mark.parametrize(
+    ("schema", "texts", "refused"),
+    [
+        ({"properties": {"city": {"$ref": "#/$defs/City"}}}, ["Rome"], "Oslo"),
+        ({"properties": {"city": {"allOf": [{"$ref": "#/$defs/City"}]}}}, ["Bern"], "Oslo"),
+        ({"properties": {"city": {"anyOf": [CITY, {"type": "null"}]}}}, ["Rome", "null"], "Oslo"),
+        ({"properties": {"city": {"enum": ["Rome", None, 5]}}}, ["Rome", "null", "5"], "6"),
+        ({"properties": {"city": {"oneOf": [CITY, {"type": "integer"}]}}}, ["Bern", "7"], "7.5"),
+        ({"properties": {"city": {"type": ["string", "null"]}}}, ["Oslo", "null", "5"], None),
+        ({"$ref": "#/$defs/Named"}, ["Rome"], "Oslo"),
+        ({"allOf": [{"$ref": "#/$defs/Named"}]}, ["Rome"], "Oslo"),
+        ({"additionalProperties": {"type": "integer"}}, ["7"], "Oslo"),
+    ],
+)
+def test_references_and_alternatives_are_enforced(
+    tokenizer: Tokenizer, schema: dict[str, object], texts: list[str], refused: str | None
+) -> None:
+    parameters = with_city(**schema)
+    weather = Function(name="weather", strict=True, parameters=parameters)
+    grammar = call_grammar([weather], several=False, call_format="xml")
+    compiled = GrammarCompiler(tokenizer, tokenizer.vocab_size).compile(grammar)
+
+    def allows(text: str) -> bool:
+        tokens = tokenizer.encode(call("weather", city=text))
+        return compiled.constraint().num_allowed(tokens) == len(tokens)
+
+    assert all(map(allows, texts))
+    assert refused is None or not allows(refused)
+    for text in texts:  # as the client gets it
+        parts = XmlToolCallParser({"weather": parameters}).push(call("weather", city=text))
+        arguments = "".join(part.text for part in parts if isinstance(part, CallArguments))
+        Draft202012Validator(parameters).validate(json.loads(arguments))
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"anyOf": [{"properties": {}}, {"required": []}]}, "anyOf: expected parameters in"),
+        ({"minProperties": 1}, "minProperties: expected parameters in properties"),
+        ({"properties": {}, "required": ["zip"]}, "required: expected names of properties"),
+        ({"properties": {"a>b": {}}}, "'a>b': expected a name without '>'"),
+        ({"properties": {"city": {"$ref": "#/$defs/Town"}}}, r"city: \$ref: expected a string"),
+        ({"properties": {"city": {"anyOf": [{"pattern": "a"}, {}]}}}, "city: pattern: expected"),
+    ],
+)
+def test_what_the_grammar_cannot_enforce_is_refused(
+    schema: dict[str, object], message: str
+) -> None:
+    weather = Function(name="weather", strict=True, parameters=with_city(**schema))
+    with pytest.raises(ApiError, match=message) as refused:
+        call_grammar([weather], several=False, call_format="xml")
+    assert str(refused.value).endswith("or make the tool not strict with tool_choice auto")
+
+
+def test_references_that_branch_or_return_take_little_time() -> None:
+    """Followed each time, 40 references to the next of nine schemas would be 40^8 references."""
+    steps = {f"A{i}": {"anyOf": [{"$ref": f"#/$defs/A{i + 1}"}] * 40} for i in range(8)}
+    steps["A8"] = {"anyOf": [{"$ref": "#/$defs/A0"}, {"type": "string"}]}
+    schema = {"$defs": steps, "properties": {"city": {"$ref": "#/$defs/A0"}}}
+    weather = Function(name="weather", strict=True, parameters=schema)
+    assert parameter_types(schema, "city") == {"string"}
+    assert call_grammar([weather], several=False, call_format="xml")
 
 
 def test_keywords_that_need_quotes_are_refused() -> None:

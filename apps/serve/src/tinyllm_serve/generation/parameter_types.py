@@ -6,7 +6,6 @@ from typing import TypeAlias
 
 Schema: TypeAlias = Mapping[str, object]
 
-_MAX_REFERENCES = 16
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
 
@@ -17,43 +16,79 @@ def parameter_types(schema: Schema, name: str) -> frozenset[str]:
         schema: the schema of the arguments of a function.
         name: the name of the parameter.
     """
-    properties = schema.get("properties")
+    arguments = arguments_of(schema)
+    properties = arguments.get("properties")
     own = properties.get(name) if isinstance(properties, Mapping) else None
+    own = arguments.get("additionalProperties") if own is None else own
     return types_of(own, schema) if isinstance(own, Mapping) else frozenset()
 
 
-def types_of(schema: Schema, root: Schema, depth: int = 0) -> frozenset[str]:
+def arguments_of(schema: Schema) -> Schema:
+    """Return the schema of an object, which may be behind references."""
+    found = alternatives(schema, schema)
+    return found[0] if len(found) == 1 else schema
+
+
+def types_of(schema: Schema, root: Schema) -> frozenset[str]:
     """Return the JSON types that a schema allows; empty if it does not tell.
 
     Args:
         schema: the schema.
         root: the schema that references such as "#/$defs/City" refer to.
-        depth: the number of references and alternatives around the schema.
     """
-    if depth > _MAX_REFERENCES:
-        return frozenset()
-    kind, reference = schema.get("type"), schema.get("$ref")
+    return frozenset[str]().union(*map(_own_types, alternatives(schema, root)))
+
+
+def alternatives(schema: Schema, root: Schema) -> list[Schema]:
+    """Return the schemas that a value may conform to, without references and alternatives.
+
+    Each reference is followed once. So a schema that refers to itself ends, and schemas that refer
+    to each other many times take linear time. A reference that leads nowhere stays as it is.
+    """
+    found, waiting, followed = list[Schema](), [schema], set[str]()
+    while waiting:
+        match waiting.pop():
+            case {"$ref": str(reference), **own} if isinstance(
+                target := _target(reference, root), Mapping
+            ):
+                if reference not in followed:
+                    followed.add(reference)
+                    waiting.append({**target, **own})
+            case {"allOf": [Mapping() as only], **own}:
+                waiting.append({**only, **own})
+            case {"anyOf": [*each], **own} | {"oneOf": [*each], **own} if each:
+                waiting += [{**own, **one} for one in reversed(each) if isinstance(one, Mapping)]
+            case other:
+                found.append(other)
+    return found
+
+
+def _target(reference: str, root: Schema) -> object:
+    """Return the part of a schema that a reference leads to, or None."""
+    target: object = root if reference.startswith("#/") else None
+    for key in reference.removeprefix("#/").split("/"):
+        target = target.get(key) if isinstance(target, Mapping) else None
+    return target
+
+
+def _own_types(schema: Schema) -> frozenset[str]:
+    """Return the types that the keywords of a schema without alternatives allow."""
+    kind = schema.get("type")
     if isinstance(kind, str):
         return frozenset({kind})
     if isinstance(kind, list):
         return frozenset(each for each in kind if isinstance(each, str))
+    values = allowed_values(schema) or []
+    return frozenset(
+        _TYPES.get(type(value), "array" if isinstance(value, list) else "object")
+        for value in values
+    )
+
+
+def allowed_values(schema: Schema) -> list[object] | None:
+    """Return the values of `const` or `enum`; None if the schema has neither."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
-    if isinstance(values, list):
-        return frozenset(
-            _TYPES.get(type(value), "array" if isinstance(value, list) else "object")
-            for value in values
-        )
-    if isinstance(reference, str) and reference.startswith("#/"):
-        target: object = root
-        for key in reference.removeprefix("#/").split("/"):
-            target = target.get(key) if isinstance(target, Mapping) else None
-        return types_of(target, root, depth + 1) if isinstance(target, Mapping) else frozenset()
-    found: frozenset[str] = frozenset()
-    for word in ("anyOf", "oneOf"):
-        alternatives = schema.get(word)
-        for each in alternatives if isinstance(alternatives, list) else []:
-            found |= types_of(each, root, depth + 1) if isinstance(each, Mapping) else frozenset()
-    return found
+    return values if isinstance(values, list) else None
 
 
 def value_of(text: str, types: frozenset[str]) -> str:
