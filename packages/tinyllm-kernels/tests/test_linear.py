@@ -50,6 +50,29 @@ def test_multiplies_packed_weights_and_reads_their_rows(
         assert_close(ops.embedding(mx.array(ids), w), exact(w)[ids])
 
 
+@pytest.mark.parametrize("phase", ["decode", "prefill"])
+@pytest.mark.parametrize(("mode", "bits", "group"), [("affine", 4, 64), *FLOATS])
+def test_groups_of_zeros_give_zeros(
+    ops: OpSet, dtype: mx.Dtype, mode: str, bits: int, group: int, phase: Phase
+) -> None:
+    """MLX gives a group of zeros in mxfp4 the scale 1, 500 times that of the groups beside it."""
+    dense = normal((64, 1024), dtype, seed=2) * 0.002
+    dense[1], dense[2:, 32:512] = 0, 0
+    x, w = normal((1, 34, 1024), dtype, seed=1), quantize(dense, group, bits, mode)
+    y = ops.linear(x, w, phase=phase)
+    assert_close(y, oracle.linear(exact(x), exact(w)))
+    assert float(mx.abs(y[..., 1]).max()) < 1e-3 * float(mx.abs(y).max())
+
+
+@pytest.mark.parametrize("mode", ["affine", "mxfp4", "nvfp4"])
+def test_tiny_inputs_give_tiny_results(ops: OpSet, mode: str) -> None:
+    x = (mx.abs(normal((1, 20, 256), mx.float32, seed=1)) * 1e-35).astype(mx.bfloat16)
+    w = quantize(normal((32, 256), mx.bfloat16, seed=2), {"nvfp4": 16}.get(mode, 32), 4, mode)
+    y, expected = ops.linear(x, w), oracle.linear(exact(x), exact(w))
+    # Numbers below 4.8e-35 are zeros to the integer kernels.
+    assert np.abs(exact(y) - expected).max() <= 1.01 * np.abs(expected).max()
+
+
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("form", [None, 3, 4])
 @pytest.mark.parametrize("lead", [(1, 1), (5, 1), (1, 37)])

@@ -95,7 +95,7 @@ struct LinearTask {
 struct QuantizedX {
   int8_t* integers;   // M K 2: two bytes for each number
   float* scales;      // M K/group
-  float* group_sums;  // M K/group: sums of x, not quantized
+  float* group_sums;  // M K/group: sums of the rounded numbers
   int64_t tokens;     // M
 };
 

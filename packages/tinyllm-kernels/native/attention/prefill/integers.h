@@ -30,8 +30,8 @@ inline constexpr double kMaxValue = 16383, kMaxWeightSum = 131000;
 struct IntegerScale {
   // The inverse of a smaller scale might be infinite. Such a row becomes zeros.
   explicit IntegerScale(double size)
-      : scale(size < 1e-34 ? 0 : static_cast<float>(size)),
-        inverse(size < 1e-34 ? 0 : static_cast<float>(1 / size)) {}
+      : scale(size < 0x1p-126 ? 0 : static_cast<float>(size)),
+        inverse(size < 0x1p-126 ? 0 : static_cast<float>(1 / size)) {}
 
   float scale, inverse;
 };

@@ -7,10 +7,6 @@
 // In each group of a row x is scale * q with |q| <= 127. One product of bytes takes the place of
 // two (see gemv.h), and results are less exact: the error of a number of x is at most 1/254 of the
 // largest one of its group.
-//
-// The bias of a group is multiplied by the sum of the rounded numbers. A weight, scale * code +
-// bias, then meets one error of x. With the sum of the exact numbers the code alone would meet it,
-// and codes are larger than weights, since they are not centered on zero.
 #pragma once
 
 #include "matmul/integer/quantize_x.h"
@@ -61,25 +57,15 @@ void quantize_row_to_int8(const float* x, int64_t token, const XRange& range, co
   const int64_t groups = w.columns / w.group;
   int8_t* words = to.integers + first * w.columns + range.first_group * w.group * tokens + 4 * index;
   for (int64_t g = range.first_group; g < range.last_group; ++g, x += w.group) {
-    const float largest = largest_magnitude(x, w.group), inverse = inverse_scale(largest, 127);
-    Floats total = {};
-    Ints integers = {};
-    for (int i = 0; i < w.group; i += 2 * W) {
-      const Floats a = load(x + i), b = load(x + i + W);
-      const Ints qa = quantized(a, inverse), qb = quantized(b, inverse);
-      total += a + b;
-      integers += qa + qb;
-      const Words packed = byte_words<Bits>(qa, qb, std::make_integer_sequence<int, 4>{});
+    const auto store = [&](Ints a, Ints b, int) {
+      const Words packed = byte_words<Bits>(a, b, std::make_integer_sequence<int, 4>{});
       for (int n = 0; n < W / 2; ++n, words += 4 * tokens) {
         const uint32_t word = packed[n];
         std::memcpy(words, &word, sizeof word);
       }
-    }
-    // A number that is infinite or NaN makes the scale NaN.
-    const float scale = largest / 127 + 0 * sum(total);
+    };
     const int64_t at = first * groups + g * tokens + index;
-    to.scales[at] = scale;
-    to.group_sums[at] = scale * sum(__builtin_convertvector(integers, Floats));
+    quantize_group(x, w.group, 127, to.scales[at], to.group_sums[at], store);
   }
 }
 

@@ -3,6 +3,11 @@
 // In each group x is scale * q with |q| <= 16256 = 127 * 128, so that both bytes of q are signed
 // bytes. The error is at most half of 1/16256 of the largest number of the group. That is less than
 // the rounding of a result to 16 bits.
+//
+// The bias of a group of w is multiplied by the sum of the rounded numbers. A weight, scale * code
+// + bias, then meets one error of x, and a weight of zero none. With the sum of the exact numbers
+// the code alone would meet it, and codes are larger than weights, since they are not centered on
+// zero.
 #pragma once
 
 #include <algorithm>
@@ -24,6 +29,8 @@ namespace tinyllm::TINYLLM_ISA {
 
 #if defined(TINYLLM_INTEGERS)
 
+inline constexpr float kLargestInteger = 16256;
+
 // The magnitude of the largest number of a group.
 inline float largest_magnitude(const float* x, int group) {
   Floats magnitudes = {};
@@ -33,8 +40,10 @@ inline float largest_magnitude(const float* x, int group) {
   return largest_lane(magnitudes);
 }
 
-// The factor that makes `steps` of the largest magnitude.
-inline float inverse_scale(float largest, float steps) { return largest > 0 ? steps / largest : 0; }
+// The factor that makes `steps` of the largest magnitude; zero if it could be infinite.
+inline float inverse_scale(float largest, float steps) {
+  return largest > 1e-34f ? steps / largest : 0;
+}
 
 // Quantizes W numbers. Adding 1.5 * 2^23 rounds to an integer, which is then in the lower bits of
 // the sum.
@@ -42,19 +51,25 @@ inline Ints quantized(Floats x, float inverse) {
   return bit_cast<Ints>(x * inverse + 12582912.0f) - 0x4b400000;
 }
 
-// Quantizes a group. Calls `store(a, b, i)` with 2 W integers, those of numbers i to i + 2 W - 1.
-// If a group has W numbers, `b` is zero. Returns the scale.
+// Quantizes a group to integers of up to `steps`. Calls `store(a, b, i)` with 2 W integers, those
+// of numbers i to i + 2 W - 1. If a group has W numbers, `b` is zero. Writes the scale, and the sum
+// of the rounded numbers. A number that is infinite or NaN makes both NaN.
 template <typename Store>
-float quantize_group(const float* x, int group, Store store) {
-  const float largest = largest_magnitude(x, group), inverse = inverse_scale(largest, 16256);
-  if (group == W) {
-    store(quantized(load(x), inverse), Ints{}, 0);
-  } else {
-    for (int i = 0; i < group; i += 2 * W) {
-      store(quantized(load(x + i), inverse), quantized(load(x + i + W), inverse), i);
-    }
+void quantize_group(const float* x, int group, float steps, float& scale, float& group_sum,
+                    Store store) {
+  const float largest = largest_magnitude(x, group), inverse = inverse_scale(largest, steps);
+  Floats total = {};
+  Ints integers = {};
+  for (int i = 0; i < group; i += 2 * W) {
+    const bool is_half = group == W;
+    const Floats a = load(x + i), b = is_half ? Floats{} : load(x + i + W);
+    const Ints qa = quantized(a, inverse), qb = is_half ? Ints{} : quantized(b, inverse);
+    total += a + b;
+    integers += qa + qb;
+    store(qa, qb, i);
   }
-  return largest / 16256;
+  scale = largest / steps + 0 * sum(total);
+  group_sum = scale * sum(__builtin_convertvector(integers, Floats));
 }
 
 // Quantizes a range of x, row by row: the layout of matmul/integer/gemv.h.
@@ -64,16 +79,16 @@ void quantize_for_gemv(const XRange& range, const Weights& w, const QuantizedX& 
   const float* x = range.x;
   for (int64_t token = range.first_token; token < range.last_token; ++token, x += range.stride) {
     int64_t at = token * groups + range.first_group;
-    group_sums(x, range.last_group - range.first_group, w.group, to.group_sums + at);
     const float* group = x;
     for (int64_t g = range.first_group; g < range.last_group; ++g, ++at, group += w.group) {
       int8_t* integers = to.integers + 2 * at * w.group;
-      to.scales[at] = quantize_group(group, w.group, [&](Ints a, Ints b, int i) {
+      const auto store = [&](Ints a, Ints b, int i) {
         if (w.group >= 2 * W) return store_integers<Bits>(a, b, integers + 2 * i);
         int8_t both[4 * W];
         store_integers<Bits>(a, b, both);
         std::memcpy(integers, both, 2 * W);
-      });
+      };
+      quantize_group(group, w.group, kLargestInteger, to.scales[at], to.group_sums[at], store);
     }
   }
 }
@@ -97,10 +112,11 @@ void quantize_tile_for_gemm(const float* x, int64_t tokens, const XRange& range,
       const float* numbers = x + i * range.stride;
       const int64_t index = g * tokens + i;
       uint32_t token_pairs[kMaxPairs];
-      to.scales[index] = quantize_group(numbers, group, [&](Ints a, Ints b, int first) {
+      const auto store = [&](Ints a, Ints b, int first) {
         store_pairs<Bits>(a, b, token_pairs + first / 2);
-      });
-      group_sums(numbers, 1, group, to.group_sums + index);
+      };
+      quantize_group(numbers, group, kLargestInteger, to.scales[index], to.group_sums[index],
+                     store);
       for (int p = 0; p < group / 2; ++p) group_pairs[p * tokens + i] = token_pairs[p];
     }
   }
@@ -179,7 +195,7 @@ template <int Bits, int Planes>
 void quantize_token_for_amx(const float* x, int64_t token, const XRange& range, const Weights& w,
                             const QuantizedX& to) {
   constexpr int kGroups = 4;  // at a time
-  constexpr float kLargest = Planes == 1 ? 127 : 16256;
+  constexpr float kLargest = Planes == 1 ? 127 : kLargestInteger;
   const int64_t first = token / kAmxTokens * kAmxTokens, index = token - first;
   const int64_t tokens = std::min<int64_t>(kAmxTokens, to.tokens - first);
   const int64_t groups = w.columns / w.group, columns = group_tile_columns(w.group);
@@ -201,21 +217,16 @@ void quantize_token_for_amx(const float* x, int64_t token, const XRange& range, 
       for (int i = 0; i < w.group; i += columns, row += Planes * tokens * columns) {
         for (int64_t c = 0; c < columns; c += W, x += W) {
           const Ints numbers = quantized(load(x), inverse);
+          integers += numbers;
           if constexpr (Planes == 1) {
             store_plane<Bits>(numbers, row + c);
-            integers += numbers;
           } else {
             store_planes<Bits>(numbers, row + c, row + columns + c);
           }
         }
       }
-      to.scales[at] = largest[n] / kLargest;
-      to.group_sums[at] = sums[n];
-      if constexpr (Planes == 1) {
-        // A number that is infinite or NaN makes the scale NaN.
-        to.scales[at] += 0 * sums[n];
-        to.group_sums[at] = to.scales[at] * sum(__builtin_convertvector(integers, Floats));
-      }
+      to.scales[at] = largest[n] / kLargest + 0 * sums[n];  // as in `quantize_group`
+      to.group_sums[at] = to.scales[at] * sum(__builtin_convertvector(integers, Floats));
     }
   }
 }
