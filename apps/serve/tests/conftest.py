@@ -39,6 +39,14 @@ SCRIPTS = (
 )
 XML_CALL = ["\n<function=weather>", "\n<parameter=city>", "\nOs", 'lo "x"', "\n</parameter>"]
 XML_END = ["\n</function>", "\n</tool_call>", "<|im_end|>"]
+XML_ITEMS = (
+    "{# <function=name> #}"
+    "{% for message in messages %}{% for call in message.tool_calls or [] %}"
+    "{% for name, value in call.function.arguments | items %}{% endfor %}"
+    "{% endfor %}{% endfor %}"
+)
+"""Lists the items of all arguments, as the templates of Qwen3-Coder and Qwen3.5 do."""
+
 XML_SCRIPT = ["#xml", "Let me see.\n", "<tool_call>", *XML_CALL, *XML_END]
 
 
@@ -93,9 +101,9 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def scripted_xml(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with a model that generates `XML_SCRIPT`. Its template mentions the XML format."""
+    """A server with a model that generates `XML_SCRIPT`. Its template is one of the XML format."""
     folder = tmp_path_factory.mktemp("models") / "scripted-xml"
-    template = TEMPLATE + "{# <function=name> #}"
+    template = XML_ITEMS + TEMPLATE
     model = str(scripted_checkpoint(folder, dict(pairwise(XML_SCRIPT)), template))
     with Server("--model", model, "--allow-special-tokens") as server:
         yield server

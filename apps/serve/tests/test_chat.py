@@ -284,3 +284,17 @@ def test_calls_in_xml_are_parsed(scripted_xml: Server) -> None:
     texts = [piece.function.arguments or "" for piece in pieces]
     assert "".join(texts) == call.function.arguments
     assert "Os" in texts  # before the value is complete
+
+
+@pytest.mark.parametrize("arguments", ['{"city": "Os', "", "null", "[1]", '{"city": "Oslo"}'])
+def test_arguments_of_any_text_can_be_sent_back(scripted_xml: Server, arguments: str) -> None:
+    """The server's own arguments may be incomplete, if the answer ended at the token limit."""
+    call = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": arguments}}
+    turns = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "12 degrees"},
+    ]
+    body = {"messages": turns, "max_tokens": 1}
+    answer = httpx.post(f"{scripted_xml.url}/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from secrets import token_hex
-from typing import Literal
+from typing import Literal, cast
 
 from tinyllm_qwen import CheckpointError, TemplateError, TextTooLongError, Tokenizer
 from tinyllm_qwen.text.chat_prompt import ChatPrompt
@@ -91,8 +91,13 @@ class Prompt:
         # Templates add text after a message. The mark shows where the text of the last one ends.
         final, mark = _final_text(messages) if continues else None, token_hex(16)
 
+        template = tokenizer.chat_template
+        xml = template is not None and template.mentions("<function=")
+
         def template_forms(messages: Sequence[Message]) -> list[dict[str, object]]:
             forms = [message.template_form for message in messages]
+            if xml:
+                _make_arguments_objects(forms)
             if final is not None:
                 forms[-1][final.field] = final.text + mark
             return forms
@@ -148,12 +153,22 @@ class Prompt:
                 and prompt.marked != render(offered, False).marked
             )
 
-        template = tokenizer.chat_template
-        xml = template is not None and template.mentions("<function=")
         opened = prompt.opens_reasoning
         if final is not None:
             opened = final.is_reasoning
         return cls(tokens, opened, "xml" if xml else "json", has_switch)
+
+
+def _make_arguments_objects(forms: Sequence[dict[str, object]]) -> None:
+    """Replace arguments that are no object in messages, because templates in XML list their items.
+
+    The server's own arguments may be incomplete, at the token limit.
+    """
+    for form in forms:
+        for call in cast("list[dict[str, dict[str, object]]]", form.get("tool_calls") or []):
+            arguments = call["function"]["arguments"]
+            if not isinstance(arguments, dict):
+                call["function"]["arguments"] = {"arguments": arguments} if arguments else {}
 
 
 @lru_cache(maxsize=1)

@@ -108,8 +108,8 @@ class SandboxedTemplate:
         # A template is a program, which can raise any exception on unexpected data.
         except Exception as error:
             raise TemplateError(
-                f"{self._origin}: the chat template fails on these messages:"
-                f" {type(error).__name__}: {_short(error)}"
+                f"the chat template fails on these messages: {type(error).__name__}:"
+                f" {_short(error)}: change the messages or the template"
             ) from error
         return "".join(pieces)
 
