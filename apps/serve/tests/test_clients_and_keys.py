@@ -106,6 +106,9 @@ def test_a_key_has_a_limit_of_requests_in_progress(keyed: Server) -> None:
         assert answer.status_code == 429
         assert answer.headers["Retry-After"] == "1"
         assert answer.json()["error"]["code"] == "key_limit_exceeded"
+        entry = keyed.wait_for("request", id=answer.headers["x-request-id"])
+        route = "/v1/chat/completions"
+        assert (entry["path"], entry.get("code")) == (route, "key_limit_exceeded")
         assert ask(keyed, "secret-one").status_code == 200
     time.sleep(0.5)
     assert ask(keyed, "secret-two").status_code == 200

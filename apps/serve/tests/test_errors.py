@@ -259,6 +259,7 @@ def test_host_names_are_checked_only_without_keys() -> None:
     def status(host_name: str, **settings: Any) -> int:
         names = Settings(**settings, allow_anonymous=True).host_names
         client = TestClient(ready if names is None else HostCheck(ready, names))
+        client.app_state["log_fields"] = {}  # as `RequestLog` does
         return client.get("/", headers={"Host": host_name}).status_code
 
     assert status("evil.example") == 403

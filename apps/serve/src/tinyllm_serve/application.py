@@ -70,7 +70,10 @@ _BODIES = (
 _FIELDS = {name for body in _BODIES for name in (*body.model_fields, *body.unsupported)}
 """The names of all fields of request bodies. Other names can be text of a user."""
 
-_PROTECTED = (chat, completions, embeddings, responses, messages, models, tokenize)
+_MODEL_ROUTES = (chat, completions, embeddings, responses, messages, models, tokenize)
+_PROTECTED = (*(routes.router for routes in _MODEL_ROUTES), health.metrics_router)
+_OPEN = (health.router, page.router)
+_ROUTES = [route for router in (*_PROTECTED, *_OPEN) for route in router.routes]
 
 
 def make_application(service: Service) -> ASGIApp:
@@ -89,11 +92,10 @@ def make_endpoints(service: Service) -> ASGIApp:
     )
     # The dependency only describes the key at /docs. `ApiKey` checks the key.
     key = [Security(BEARER)] if service.settings.has_keys else []
-    for routes in _PROTECTED:
-        app.include_router(routes.router, dependencies=key)
-    app.include_router(health.metrics_router, dependencies=key)
-    app.include_router(health.router)
-    app.include_router(page.router)
+    for router in _PROTECTED:
+        app.include_router(router, dependencies=key)
+    for router in _OPEN:
+        app.include_router(router)
     app.state.served = service
     add_error_handlers(app)
     return app
@@ -122,7 +124,7 @@ def add_middleware(app: ASGIApp, settings: Settings, metrics: Metrics, pacer: Pa
         )
     if settings.host_names is not None:
         app = HostCheck(app, settings.host_names)
-    return RequestLog(app, metrics)
+    return RequestLog(app, metrics, _ROUTES)
 
 
 def add_error_handlers(app: FastAPI) -> None:

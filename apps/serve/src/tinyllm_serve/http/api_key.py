@@ -14,6 +14,7 @@ from tinyllm_serve.clients import Client
 from tinyllm_serve.http.body_limit import announced_length
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.pace import BODY_UNIT, Pacer
+from tinyllm_serve.http.request_log import refuse
 
 OPEN_PATHS = ("/", "/health", "/ready", "/docs", "/openapi.json")
 """Paths that need no API key."""
@@ -85,7 +86,7 @@ class ApiKey:
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-            await error.response(scope)(scope, receive, send)
+            await refuse(error, scope, receive, send)
             return
         scope["state"]["log_fields"]["key"] = client.name
         scope["state"] = {**scope["state"], "client": client}
@@ -97,7 +98,7 @@ class ApiKey:
                 code="key_limit_exceeded",
                 headers={"Retry-After": str(RETRY_AFTER_KEY_LIMIT)},
             )
-            await error.response(scope)(scope, receive, send)
+            await refuse(error, scope, receive, send)
             return
         self._in_progress[client.name] += 1
         try:
@@ -125,7 +126,7 @@ async def _in_turn(app: ASGIApp, pacer: Pacer, scope: Scope, receive: Receive, s
         try:
             await stack.enter_async_context(pacer.turn(scope["state"]["client"], _units(scope)))
         except ApiError as error:
-            await error.response(scope)(scope, receive, send)
+            await refuse(error, scope, receive, send)
             return
         await app(scope, receive, send)
 

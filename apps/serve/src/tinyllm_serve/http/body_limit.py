@@ -7,6 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tinyllm_serve.http.errors import ApiError, as_api_error
+from tinyllm_serve.http.request_log import refuse
 
 FREE_BYTES = 1 << 16
 """Bytes of each body that do not count for the limit on all bodies. Short requests are therefore
@@ -105,11 +106,11 @@ class BodyLimit:
             413, f"the body is longer than the {self._limit:,} bytes that are allowed"
         )
         if announced_length(scope) > self._limit:
-            await as_api_error(too_long).response(scope)(scope, receive, send)
+            await refuse(as_api_error(too_long), scope, receive, send)
             return
         if Headers(scope=scope).get("content-encoding", "identity") != "identity":
             error = HTTPException(415, "Content-Encoding: send the body without compression")
-            await as_api_error(error).response(scope)(scope, receive, send)
+            await refuse(as_api_error(error), scope, receive, send)
             return
         received, complete = 0, False
         deadline = asyncio.get_running_loop().time() + self._seconds

@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.loopback import is_loopback
+from tinyllm_serve.http.request_log import refuse
 
 
 class HostCheck:
@@ -41,7 +42,7 @@ class HostCheck:
             "--allowed-host NAME to allow another name",
             code="host_not_allowed",
         )
-        await error.response(scope)(scope, receive, send)
+        await refuse(error, scope, receive, send)
 
     def _allowed(self, host: str) -> bool:
         try:

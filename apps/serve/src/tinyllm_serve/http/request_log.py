@@ -2,14 +2,15 @@
 
 import logging
 import time
+from collections.abc import Sequence
 from secrets import token_hex
 
 from starlette.requests import Request
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tinyllm_serve.http.disconnect import CLIENT_CLOSED_REQUEST
-from tinyllm_serve.http.errors import MESSAGES, api_of
+from tinyllm_serve.http.errors import MESSAGES, ApiError, api_of
 from tinyllm_serve.metrics import Metrics
 
 LogFields = dict[str, object]
@@ -27,13 +28,20 @@ def log_fields(request: Request) -> LogFields:
     return fields
 
 
+async def refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Send the response of an error, and log its code. For middleware outside of the endpoints."""
+    scope["state"]["log_fields"]["code"] = error.code
+    await error.response(scope)(scope, receive, send)
+
+
 class RequestLog:
     """Log and count each request, and give it an id."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        """Wrap an application."""
+    def __init__(self, app: ASGIApp, metrics: Metrics, routes: Sequence[BaseRoute]) -> None:
+        """Wrap an application; `routes` name the paths of requests that reach no endpoint."""
         self._app = app
         self._metrics = metrics
+        self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and watch its response."""
@@ -65,7 +73,7 @@ class RequestLog:
             await self._app(scope, receive, watch)
         finally:
             seconds = time.perf_counter() - start
-            path = _route_path(scope) or "other"
+            path = self._route_path(scope) or "other"
             if not complete:  # counts as a disconnect, even if the status was sent
                 status = CLIENT_CLOSED_REQUEST
             self._metrics.http_requests_in_flight.dec()
@@ -81,16 +89,20 @@ class RequestLog:
             }
             _log.info("request", extra={"fields": line})
 
+    def _route_path(self, scope: Scope) -> str | None:
+        """Return the path of the endpoint for metrics and the log; None if no endpoint matches.
 
-def _route_path(scope: Scope) -> str | None:
-    """Return the path of the endpoint for metrics and the log; None if no endpoint matches.
-
-    The path of the request is not used, because each path that a client invents would become a new
-    time series of the metrics.
-    """
-    route = scope.get("route")
-    if isinstance(route, Route):
-        return route.path
-    # `Front` stores the path of the replica's endpoint.
-    replica_route: str | None = scope["state"].get("route")
-    return replica_route
+        The path of the request is not used, because each path that a client invents would become a
+        new time series of the metrics.
+        """
+        route = scope.get("route")
+        if isinstance(route, Route):
+            return route.path
+        # `Front` stores the path of the replica's endpoint.
+        if replica_route := scope["state"].get("route"):
+            return str(replica_route)
+        # A middleware has answered before a route was chosen.
+        for known in self._routes:
+            if isinstance(known, Route) and known.matches(scope)[0] is not Match.NONE:
+                return known.path
+        return None
