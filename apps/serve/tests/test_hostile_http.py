@@ -2,6 +2,7 @@
 
 import contextlib
 import gzip
+import re
 import socket
 import time
 from urllib.parse import urlsplit
@@ -16,13 +17,16 @@ POST = (
 )
 
 
-def exchange(server: Server, sent: bytes) -> bytes:
-    """Send bytes, and return the response, as far as it comes."""
+def exchange(server: Server, sent: bytes, step: int = 1 << 20) -> bytes:
+    """Send bytes in steps, and return the response, as far as it comes."""
     address = urlsplit(server.url)
     received = b""
     with socket.create_connection((address.hostname, address.port), timeout=30) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            connection.sendall(sent)
+            for start in range(0, len(sent), step):
+                connection.sendall(sent[start : start + step])
+                time.sleep(0.002)  # so that the server reads each step alone
             while more := connection.recv(65536):
                 received += more
         except ConnectionError:  # the server does not read the rest
@@ -70,6 +74,37 @@ def test_chunks_of_a_client_are_accepted(length: int, pico: Server) -> None:
 def test_costly_headers_are_refused(headers: bytes, pico: Server) -> None:
     request = b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + headers + b"\r\n"
     assert exchange(pico, request)[:12] in (b"HTTP/1.1 400", b"")
+
+
+GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(b"", id="first"),
+        pytest.param(GET + b"\r\n", id="pipelined"),
+        pytest.param(GET + b"Content-Length: 20000\r\n\r\n" + b" " * 20_000, id="after-a-body"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("length", "step", "status"),
+    [
+        (16_384, 1 << 20, b"200"),
+        (16_384, 1000, b"200"),
+        (16_385, 1 << 20, b"400"),
+        (16_385, 1000, b"400"),
+        (32_000, 1 << 20, b"400"),
+    ],
+)
+def test_headers_have_at_most_16384_bytes(
+    length: int, step: int, status: bytes, before: bytes, pico: Server
+) -> None:
+    start = GET + b"Connection: close\r\na: "
+    head = start + b"b" * (length - len(start) - 4) + b"\r\n\r\n"
+    answer = exchange(pico, before + head, step)
+    statuses = re.findall(rb"HTTP/1.1 (\d+)", answer)
+    assert statuses == ([b"200", status] if before else [status])
 
 
 def test_a_body_with_two_lengths_is_refused(pico: Server) -> None:

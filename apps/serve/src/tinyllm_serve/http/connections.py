@@ -1,6 +1,7 @@
 """Limits on connections: their number, and the time for headers and for reading a response."""
 
 import asyncio
+import re
 import resource
 from collections import Counter
 from dataclasses import dataclass
@@ -35,20 +36,22 @@ OTHER_FILES = 128
 """Files of the process that are not connections: checkpoints, pipes, libraries."""
 
 MAX_HEAD = 16384
-"""The most bytes of the headers of a request. Parsing them takes about 5 ms at most."""
+"""The most bytes of the request line and headers of a request, parsed in 5 ms at most."""
 
 MAX_HEADERS = 128
 """The most headers of a request. SDKs and proxies send some 40."""
 
 RECEIVED_BYTES = 16384
-"""Bytes that are parsed at a time. One read of a socket has up to 262,144 bytes. The limit on the
-headers counts only bytes before a read, and would accept headers of that length."""
+"""Bytes that are parsed at a time. One read of a socket has up to 262,144 bytes. h11 limits only
+incomplete trailers, and would accept complete ones of that length."""
 
 FREE_CHUNKS = 512
 """Chunks of any length that a body may have. A chunk takes 5 microseconds of the event loop."""
 
 CHUNK_BYTES = 256
 """The least mean length of the further chunks of a body."""
+
+_HEAD_END = re.compile(rb"\n\r?\n")  # as h11 finds it
 
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nConnection: close\r\n"
@@ -185,7 +188,7 @@ else:  # the type checks of tests cannot read the names of h11's sentinels
 
 
 class _LimitedParser(h11.Connection):
-    """A parser that refuses many headers, two lengths of a body, and many small chunks."""
+    """A parser that refuses long or many headers, two lengths of a body, and many small chunks."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, MAX_HEAD)
@@ -193,6 +196,11 @@ class _LimitedParser(h11.Connection):
 
     def next_event(self) -> ParserEvent:
         """Return the next event; raises RemoteProtocolError for what is refused."""
+        if self.their_state is h11.IDLE:
+            received, _ = self.trailing_data
+            # h11 itself limits headers only while they are incomplete.
+            if len(received) > MAX_HEAD and not _HEAD_END.search(received, 0, MAX_HEAD):
+                raise h11.RemoteProtocolError("too long headers")
         event = super().next_event()
         if isinstance(event, h11.Request):
             if len(event.headers) > MAX_HEADERS:
