@@ -188,7 +188,10 @@ else:  # the type checks of tests cannot read the names of h11's sentinels
 
 
 class _LimitedParser(h11.Connection):
-    """A parser that refuses long or many headers, two lengths of a body, and many small chunks."""
+    """A parser that refuses long or many headers, two lengths of a body, and many small chunks.
+
+    It closes the connection after a response to a client that still waits for `100 Continue`.
+    """
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, MAX_HEAD)
@@ -216,6 +219,17 @@ class _LimitedParser(h11.Connection):
             if self._allowed < 0:
                 raise h11.RemoteProtocolError("too many small chunks")
         return event
+
+    def send_with_data_passthrough(self, event: h11.Event) -> list[bytes] | None:
+        """Return the bytes of an event; `send` joins them."""
+        if isinstance(event, h11.Response) and self.they_are_waiting_for_100_continue:
+            # The client may send the body or leave it out (RFC 9110, section 10.1.1), so that the
+            # next bytes can be a body or a request. A body that is being sent is skipped instead.
+            headers = [*event.headers, (b"connection", b"close")]
+            event = h11.Response(
+                status_code=event.status_code, headers=headers, reason=event.reason
+            )
+        return super().send_with_data_passthrough(event)
 
 
 class LimitedProtocol(H11Protocol):
