@@ -12,6 +12,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from tinyllm_serve.http.request_target import with_origin_form
 from tinyllm_serve.json_log import log_event
 from tinyllm_serve.metrics import Metrics
 
@@ -212,6 +213,7 @@ class _LimitedParser(h11.Connection):
                 # A proxy may count the body by the other one (RFC 9112, section 6.1).
                 raise h11.RemoteProtocolError("both Content-Length and Transfer-Encoding")
             self._allowed = FREE_CHUNKS * CHUNK_BYTES
+            event = with_origin_form(event)
         elif isinstance(event, h11.Data) and event.chunk_start:
             self._allowed -= CHUNK_BYTES
         if isinstance(event, h11.Data):
