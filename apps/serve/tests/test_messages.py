@@ -194,6 +194,14 @@ def test_a_prompt_is_counted_with_its_tools(scripted: Server) -> None:
     assert with_tools > plain + 10
 
 
+def test_the_prompt_of_a_continued_answer_is_counted_as_it_is_sent(pico: Server) -> None:
+    turns: Any = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Hello!"}]
+    with client(pico) as connection:
+        counted = connection.messages.count_tokens(model="pico", messages=turns)
+        answer = connection.messages.create(model="pico", messages=turns, max_tokens=1)
+    assert counted.input_tokens == answer.usage.input_tokens
+
+
 def test_a_request_of_claude_code_is_answered(strict: Server) -> None:
     answer = httpx.post(f"{strict.url}/v1/messages?beta=true", json=CLAUDE_CODE)
     assert answer.status_code == 200, answer.text

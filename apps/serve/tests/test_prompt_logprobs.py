@@ -54,6 +54,17 @@ def test_a_prompt_is_scored(
     assert choice.finish_reason == "length"
 
 
+@pytest.mark.parametrize("prompt", ["<|im_start|>user\nhi<|im_end|>\n", "ü🙂 = 🙂ü"])
+def test_a_prompt_is_repeated_as_it_is(pico: Server, prompt: str) -> None:
+    choice = complete(pico, prompt=prompt, logprobs=1, max_tokens=0).choices[0]
+    assert choice.text == prompt
+    scores = choice.logprobs
+    # A token that begins a character begins where the character does.
+    whole = [*zip(scores.tokens, scores.text_offset, strict=True)]
+    assert all(prompt[at:].startswith(token) for token, at in whole if "\ufffd" not in token)
+    assert scores.text_offset == sorted(scores.text_offset)
+
+
 def test_a_stream_begins_with_the_scores_of_the_prompt(pico: Server) -> None:
     whole = complete(pico, prompt=TEXT, logprobs=2, max_tokens=3).choices[0]
     chunks = complete(pico, prompt=TEXT, logprobs=2, max_tokens=3, stream=True)

@@ -1,4 +1,4 @@
-"""Log lines and metrics of requests that a middleware refuses."""
+"""Log lines and metrics of requests."""
 
 import httpx
 import pytest
@@ -48,3 +48,12 @@ def test_a_refused_body_is_logged_with_its_route(guarded: Server) -> None:
 def test_another_host_is_logged_with_route_and_code(pico: Server) -> None:
     answer = httpx.get(f"{pico.url}/health", headers={"Host": "evil.example"})
     assert logged(pico, answer) == {"path": "/health", "status": 403, "code": "host_not_allowed"}
+
+
+def test_a_prompt_with_several_answers_counts_once(pico: Server) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "n": 3, "max_tokens": 2}
+    answer = httpx.post(f"{pico.url}/v1/chat/completions", json=body)
+    line = pico.wait_for("request", id=answer.headers["x-request-id"])
+    usage = answer.json()["usage"]
+    for name in ("prompt_tokens", "completion_tokens"):
+        assert line[name] == usage[name]

@@ -305,6 +305,16 @@ def test_a_text_that_ends_within_a_character_can_end_with_a_stop_string(pico: Mo
     assert (output.text, output.finish_reason, output.stop) == ("", "stop", "\ufffd")
 
 
+def test_the_name_of_a_special_token_can_be_a_stop_string(pico: Model) -> None:
+    tokenizer = pico[1]
+    (token,) = tokenizer.encode("<|im_start|>")
+    assert token in tokenizer.special_token_ids - tokenizer.eos_token_ids
+    forced = SamplingParams(logit_bias={token: 1000.0})
+    engine = Engine(*pico)
+    (output,) = engine.run(engine.add(Request([1], 5, forced, ["zq", "<|im_start|>"])))
+    assert (output.text, output.finish_reason, output.stop) == ("", "stop", "<|im_start|>")
+
+
 def test_a_full_queue_refuses_requests(pico: Model, prompts: list[list[int]]) -> None:
     engine = Engine(*pico, EngineSettings(max_running=1, max_waiting=2))
     handles = [engine.add(Request(prompts[0], 4)) for _ in range(3)]

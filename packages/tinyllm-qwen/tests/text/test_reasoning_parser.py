@@ -22,6 +22,8 @@ TEXTS = [
     ("<thinking about it", False, "", "<thinking about it"),
     ("<thin", False, "", "<thin"),
     ("", False, "", ""),
+    (" \n", False, "", " \n"),
+    ("  <", False, "", "  <"),
     ("<think>cut off ", False, "cut off", ""),
 ]
 

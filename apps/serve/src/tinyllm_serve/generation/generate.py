@@ -261,10 +261,10 @@ class Generation:
 
     def _write_log(self) -> None:
         """Write the token counts so far, and the finish reasons, to the log line."""
-        usages = [answer.usage for answer in self.answers if answer.usage is not None]
-        self._log["prompt_tokens"] = sum(usage.prompt_tokens for usage in usages)
-        self._log["cached_tokens"] = sum(usage.cached_tokens for usage in usages)
-        self._log["completion_tokens"] = sum(usage.completion_tokens for usage in usages)
+        usage = self.usage
+        self._log["prompt_tokens"] = usage.prompt_tokens
+        self._log["cached_tokens"] = usage.prompt_tokens_details.cached_tokens
+        self._log["completion_tokens"] = usage.completion_tokens
         self._log["finish_reasons"] = [
             answer.finish_reason or "abort" for answer in self.answers if answer.usage is not None
         ]

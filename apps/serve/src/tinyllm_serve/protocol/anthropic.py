@@ -263,20 +263,8 @@ class CountTokensRequest(Open):
             )
         return self
 
-
-class MessagesRequest(CountTokensRequest):
-    """A conversation for the model to continue."""
-
-    max_tokens: int = Field(ge=1)
-    stop_sequences: Annotated[ListOf[Stop], Field(max_length=MAX_STOPS)] | None = None
-    stream: bool = False
-    temperature: float | None = Field(default=None, ge=0, le=100)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=0, le=2**31 - 1)
-    metadata: Metadata | None = None
-
     @model_validator(mode="after")
-    def _check_last(self) -> "MessagesRequest":
+    def _check_last(self) -> "CountTokensRequest":
         blocks = self.messages[-1].blocks
         texts = [block for block in blocks if isinstance(block, TextBlock) and block.text]
         if self.continues and (not texts or texts != blocks):
@@ -290,6 +278,18 @@ class MessagesRequest(CountTokensRequest):
     def continues(self) -> bool:
         """True if the answer continues the text of the last message."""
         return self.messages[-1].role == "assistant"
+
+
+class MessagesRequest(CountTokensRequest):
+    """A conversation for the model to continue."""
+
+    max_tokens: int = Field(ge=1)
+    stop_sequences: Annotated[ListOf[Stop], Field(max_length=MAX_STOPS)] | None = None
+    stream: bool = False
+    temperature: float | None = Field(default=None, ge=0, le=100)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=0, le=2**31 - 1)
+    metadata: Metadata | None = None
 
 
 class MessageBody(BaseModel):

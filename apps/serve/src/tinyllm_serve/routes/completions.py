@@ -2,9 +2,10 @@
 
 import asyncio
 import time
+from codecs import getincrementaldecoder
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from itertools import accumulate
+from functools import partial
 from secrets import token_hex
 
 from fastapi import APIRouter
@@ -74,7 +75,8 @@ def _prepare(
     """Return the prompts of a request, the texts before its answers, and the grammar."""
     with length_errors("prompt", service.max_model_len):
         prompts = list(token_lists(body.prompt, service.tokenizer, service.max_prompt))
-    echoes = [service.tokenizer.decode(prompt) if body.echo else "" for prompt in prompts]
+    decode = partial(service.tokenizer.decode, skip_special_tokens=False)
+    echoes = [decode(prompt) if body.echo else "" for prompt in prompts]
     return prompts, echoes, output_grammar(body)
 
 
@@ -152,7 +154,8 @@ class TextCompletion:
     def _logprobs(self, outputs: Sequence[Output], offset: int) -> CompletionLogprobs | None:
         """Return log-probabilities of tokens that begin at an offset of the text.
 
-        With stop strings the offsets are an estimate, because text may be held back.
+        A token that completes no character begins where the next character does. With stop strings
+        the offsets are an estimate, because text may be held back.
         """
         if self._body.logprobs is None:
             return None
@@ -161,12 +164,15 @@ class TextCompletion:
             scored += output.prompt_logprobs
             if output.usage.completion_tokens:  # none if the prompt alone is scored
                 scored.append(output)
-        tokens = [self._text(each.token) for each in scored]
+        decoder, offsets = getincrementaldecoder("utf-8")("replace"), list[int]()
+        for each in scored:
+            offsets.append(offset)
+            offset += len(decoder.decode(self._written(each)))
         return CompletionLogprobs(
-            tokens=tokens,
+            tokens=[self._text(each.token) for each in scored],
             token_logprobs=[each.logprob for each in scored],
             top_logprobs=[self._top(each) for each in scored],
-            text_offset=[*accumulate(map(len, tokens[:-1]), initial=offset)],
+            text_offset=offsets,
         )
 
     def _top(self, scored: SampledToken | Output) -> dict[str, float] | None:
@@ -178,6 +184,13 @@ class TextCompletion:
             return None
         likeliest = {self._text(each.token): each.logprob for each in reversed(scored.top)}
         return {self._text(scored.token): scored.logprob} | likeliest
+
+    def _written(self, scored: SampledToken | Output) -> bytes:
+        """Return the bytes of a token in the text: none of a control token of an answer."""
+        tokenizer = self._service.tokenizer
+        if isinstance(scored, Output) and scored.token in tokenizer.special_token_ids:
+            return b""
+        return tokenizer.token_bytes(scored.token)
 
     def _text(self, token: int) -> str:
         """Return the text of one token. A part of a character is shown as U+FFFD."""

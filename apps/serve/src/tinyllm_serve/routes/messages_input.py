@@ -72,7 +72,7 @@ def as_chat(body: CountTokensRequest) -> tuple[ChatRequest, LogFields]:
         tool_choice=None if choice is None else _tool_choice(choice),
         parallel_tool_calls=False if choice and choice.disable_parallel_tool_use else None,
         stop=None if answered is None else answered.stop_sequences,
-        continue_final_message=None if answered is None else answered.continues,
+        continue_final_message=body.continues,
         response_format=_response_format(body),
         chat_template_kwargs=TemplateVariables(
             enable_thinking=None if body.thinking is None else body.thinking.type != "disabled"

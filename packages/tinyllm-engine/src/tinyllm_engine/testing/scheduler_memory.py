@@ -25,7 +25,7 @@ class _NoText(OutputProcessor):
 
     def __init__(self) -> None:
         """Make the processor."""
-        self._stops = None
+        self._stops = self._stop_token = None
 
     def push(self, token: int, *, ended: bool) -> tuple[str, FinishReason | None]:
         return "", "length" if ended else None

@@ -97,7 +97,8 @@ class OutputProcessor:
 
         Args:
             tokenizer: the tokenizer of the model.
-            stop: strings at which the text ends. The text does not contain them.
+            stop: strings at which the text ends. The text does not contain them. The name of a
+                special token, which is not in the text, ends it at the token.
             ignore_end: True to continue after end tokens, which have no text.
 
         Raises:
@@ -106,11 +107,16 @@ class OutputProcessor:
         self._end_tokens = frozenset() if ignore_end else tokenizer.eos_token_ids
         self._stream = tokenizer.stream()
         self._stops = StopStrings(stop) if stop else None
+        self._stop_tokens = {
+            token: name for name in stop if (token := tokenizer.special_token_id(name)) is not None
+        }
+        self._stop_token: str | None = None  # the name of the token that ended the text
 
     @property
     def stop(self) -> str | None:
         """The stop string that ended the text; None if another reason did, or none yet."""
-        return None if self._stops is None else self._stops.found
+        found = None if self._stops is None else self._stops.found
+        return found or self._stop_token
 
     def push(self, token: int, *, ended: bool) -> tuple[str, FinishReason | None]:
         """Add the next token.
@@ -124,6 +130,9 @@ class OutputProcessor:
         """
         if token in self._end_tokens:
             return self._rest(), "stop"
+        if token in self._stop_tokens:
+            rest, self._stop_token = self._rest(), self._stop_tokens[token]
+            return rest, "stop"
         shown, met = self._until_stop(self._stream.push(token))
         if met:
             return shown, "stop"

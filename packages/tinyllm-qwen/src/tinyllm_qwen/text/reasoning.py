@@ -65,6 +65,7 @@ class ReasoningParser:
         """End the text, and return the text that was held back."""
         rest, self._held = self._held, ""
         thinking = self._tag == CLOSE
+        self._begun |= self._tag == OPEN  # without reasoning, white space is text of the answer
         return self._segment(rest.rstrip() if thinking else rest, thinking=thinking)
 
     def _segment(self, text: str, *, thinking: bool) -> list[Segment]:

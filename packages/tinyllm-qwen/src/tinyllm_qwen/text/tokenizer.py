@@ -173,6 +173,11 @@ class Tokenizer:
         except KeyError:  # an added token is not in the alphabet; `decode` has the same rule
             return text.encode()
 
+    def special_token_id(self, name: str) -> int | None:
+        """Return the id of the special token with a name, such as <|im_end|>, or None."""
+        token = self._backend.token_to_id(name)
+        return token if token in self.special_token_ids else None
+
     def stream(self, *, skip_special_tokens: bool = True) -> IncrementalDetokenizer:
         """Make a detokenizer that returns the text of `decode` token by token."""
         hidden = self.special_token_ids if skip_special_tokens else frozenset[int]()
