@@ -193,7 +193,9 @@ class ToolChoice(Open):
     """The choice among the tools."""
 
     type: Literal["auto", "any", "tool", "none"]
-    name: SmallName | None = Field(default=None, description="The tool, for the type tool.")
+    name: Annotated[SmallName, Field(min_length=1)] | None = Field(
+        default=None, description="The tool, for the type tool."
+    )
     disable_parallel_tool_use: bool = Field(
         default=False, description="true ends the answer after its first call."
     )

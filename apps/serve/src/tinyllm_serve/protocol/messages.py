@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from tinyllm_serve.http.json_structure import JsonBounds
 from tinyllm_serve.protocol.base import (
@@ -83,9 +83,19 @@ class CalledFunction(Strict):
     arguments: str = Field(description="A JSON object, as text.")
 
 
+def _check_arguments(arguments: str) -> str:
+    ARGUMENT_BOUNDS.check(arguments.encode(errors="replace"))
+    return arguments
+
+
+PastArguments = Annotated[str, AfterValidator(_check_arguments)]
+"""The arguments of an earlier function call, which may be parsed."""
+
+
 class PastFunction(CalledFunction):
     """The name and the arguments of an earlier function call."""
 
+    arguments: PastArguments = Field(description="A JSON object, as text.")
     parsed_arguments: object = Parsed
 
 
@@ -102,12 +112,6 @@ class PastToolCall(Strict):
         exclude=True,
         description="Ignored: the order of the calls counts.",
     )
-
-    @field_validator("function")
-    @classmethod
-    def _check_arguments(cls, function: PastFunction) -> PastFunction:
-        ARGUMENT_BOUNDS.check(function.arguments.encode(errors="replace"))
-        return function
 
     @property
     def template_form(self) -> dict[str, object]:

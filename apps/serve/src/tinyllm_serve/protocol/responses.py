@@ -23,6 +23,7 @@ from tinyllm_serve.protocol.messages import (
     TEXT_ALONE,
     LeftOutImage,
     Parsed,
+    PastArguments,
     Text,
     count_images,
     text_of,
@@ -134,7 +135,7 @@ class CallItem(_Item):
     type: Literal["function_call"]
     call_id: SmallName
     name: SmallName
-    arguments: str
+    arguments: PastArguments
     parsed_arguments: object = Parsed
 
 
