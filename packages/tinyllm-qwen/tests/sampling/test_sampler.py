@@ -248,7 +248,7 @@ def test_logits_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
 
 
 def test_a_bias_outside_the_vocabulary_is_refused() -> None:
-    with pytest.raises(ValueError, match="logit_bias: expected token ids below 12, got 12"):
+    with pytest.raises(ValueError, match="logit_bias: expected token ids from 0 to 11, got 12"):
         Sampler(SamplingParams(logit_bias={12: 1.0}), V)
 
 

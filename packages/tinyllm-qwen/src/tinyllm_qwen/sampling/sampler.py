@@ -69,7 +69,9 @@ class Sampler:
             raise ValueError(f"vocab_size: expected at least 1, got {vocab_size}")
         for token in params.logit_bias:
             if token >= vocab_size:
-                raise ValueError(f"logit_bias: expected token ids below {vocab_size}, got {token}")
+                raise ValueError(
+                    f"logit_bias: expected token ids from 0 to {vocab_size - 1}, got {token}"
+                )
         self.params = params
         self.ops = ops
         self.adjusts = params.has_penalties or bool(params.logit_bias)
