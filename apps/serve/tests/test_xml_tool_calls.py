@@ -82,6 +82,8 @@ def arguments_of(text: str) -> list[object]:
         ("note", "null", None),
         ("note", "0", "0"),
         ("hours", "[1, 2]", [1, 2]),
+        ("hours", '["</parameter>", "\\\\\\"</parameter>"]', ["</parameter>", '\\"</parameter>']),
+        ("hours", '["', '["'),
         ("unknown", "[1]", "[1]"),
     ],
 )

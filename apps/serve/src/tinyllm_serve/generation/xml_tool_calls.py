@@ -1,11 +1,14 @@
 """The parser of function calls in Qwen3.5's XML format, while the text streams."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 
 from tinyllm_serve.generation.parameter_types import Schema, parameter_types, value_of
 from tinyllm_serve.generation.parts import CallArguments, CallEnd, CallStart, Part
 from tinyllm_serve.generation.tool_calls import CALL_CLOSE, CALL_OPEN, MAX_HEAD, ToolCallParser
+
+_ESCAPED = re.compile(r"\\.", re.DOTALL)
 
 FUNCTION_OPEN, FUNCTION_CLOSE = "<function=", "</function>"
 PARAMETER_OPEN, PARAMETER_CLOSE = "<parameter=", "</parameter>"
@@ -41,6 +44,8 @@ class XmlToolCallParser(ToolCallParser):
         self._types: frozenset[str] = frozenset()  # of the current parameter
         self._has_arguments = False  # True once the current call has a parameter
         self._value_started = False
+        # Of a JSON value: where the count of its quotes ends, and if a string is open there.
+        self._counted, self._in_string = 0, False
 
     def finish(self) -> list[Part]:
         """Return the text that was held back, at the end of the answer."""
@@ -100,7 +105,8 @@ class XmlToolCallParser(ToolCallParser):
         name = self._held[len(PARAMETER_OPEN) : end]
         self._held = self._held[end + 1 :]
         self._types = parameter_types(self._schema, name)
-        self._value_started, self._searched = False, 0
+        self._value_started = self._in_string = False
+        self._searched = self._counted = 0
         separator = ", " if self._has_arguments else ""
         self._has_arguments = True
         if self._types <= {"string"}:
@@ -132,9 +138,16 @@ class XmlToolCallParser(ToolCallParser):
 
     def _read_value(self) -> Iterator[Part | None]:
         """Read a value that is not only text, once it is complete."""
-        closing = self._held.find(PARAMETER_CLOSE, self._searched)
+        while (closing := self._held.find(PARAMETER_CLOSE, self._searched)) >= 0:
+            # A string of JSON may contain the tag, but no line break before it.
+            piece = self._held[self._counted : closing]
+            self._in_string ^= _ESCAPED.sub("", piece).count('"') % 2 == 1
+            self._counted = closing
+            if not self._in_string or self._held[closing - 1 : closing] == "\n":
+                break
+            self._searched = closing + 1
         if closing < 0:
-            self._searched = max(0, len(self._held) - len(PARAMETER_CLOSE) + 1)
+            self._searched = max(self._searched, len(self._held) - len(PARAMETER_CLOSE) + 1)
             yield None
             return
         text = self._held[:closing].removeprefix("\n").removesuffix("\n")
