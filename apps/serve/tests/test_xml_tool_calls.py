@@ -284,6 +284,19 @@ def test_what_the_grammar_cannot_enforce_is_refused(
     assert str(refused.value).endswith("or make the tool not strict with tool_choice auto")
 
 
+def test_long_grammars_are_refused() -> None:
+    """Each of the parameters has each of the alternatives, or all of the shared schemas."""
+    many = {"anyOf": [{"enum": [f"v{i}"]} for i in range(400)]}
+    each: dict[str, object] = {f"p{i}": {"$ref": "#/$defs/A"} for i in range(400)}
+    numbers: dict[str, object] = {f"p{i}": {"type": "integer"} for i in range(1000)}
+    for properties, shared in ((each, many), (numbers, {"description": "x" * 9000})):
+        schema = {"$defs": {"A": shared}, "properties": properties}
+        weather = Function(name="weather", strict=True, parameters=schema)
+        with pytest.raises(ApiError, match="tools: expected "):
+            call_grammar([weather], several=False, call_format="xml")
+    assert parameter_types({"$defs": {"A": many}, "properties": each}, "p1") == {"string"}
+
+
 def test_references_that_branch_or_return_take_little_time() -> None:
     """Followed each time, 40 references to the next of nine schemas would be 40^8 references."""
     steps = {f"A{i}": {"anyOf": [{"$ref": f"#/$defs/A{i + 1}"}] * 40} for i in range(8)}

@@ -1,11 +1,23 @@
 """The JSON types that a function's schema allows for a parameter, and values of these types."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 Schema: TypeAlias = Mapping[str, object]
 
+MAX_STEPS = 1 << 17
+"""The most references and alternatives that are followed for a request. They take 0.2 s."""
+
+# Keywords that restrict a value. All others only describe it.
+_KEYWORDS = frozenset(
+    {"type", "enum", "const", "pattern", "format", "minLength", "maxLength", "not", "if"}
+    | {"properties", "required", "additionalProperties", "patternProperties", "propertyNames"}
+    | {"minProperties", "maxProperties", "dependentRequired", "dependentSchemas", "dependencies"}
+    | {"items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"}
+    | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+    | {"$ref", "allOf", "anyOf", "oneOf"}
+)
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
 
@@ -16,50 +28,80 @@ def parameter_types(schema: Schema, name: str) -> frozenset[str]:
         schema: the schema of the arguments of a function.
         name: the name of the parameter.
     """
-    arguments = arguments_of(schema)
-    properties = arguments.get("properties")
-    own = properties.get(name) if isinstance(properties, Mapping) else None
-    own = arguments.get("additionalProperties") if own is None else own
-    return types_of(own, schema) if isinstance(own, Mapping) else frozenset()
+    steps = Steps()
+    try:
+        arguments = arguments_of(schema, steps)
+        properties = arguments.get("properties")
+        own = properties.get(name) if isinstance(properties, Mapping) else None
+        own = arguments.get("additionalProperties") if own is None else own
+        found = alternatives(own, schema, steps) if isinstance(own, Mapping) else []
+    except TooManyStepsError:
+        return frozenset()
+    return types_of(found)
 
 
-def arguments_of(schema: Schema) -> Schema:
+class TooManyStepsError(ValueError):
+    """The schemas of a request have too many references and alternatives."""
+
+
+class Steps:
+    """The references and alternatives that may still be followed for a request."""
+
+    def __init__(self) -> None:
+        """Allow `MAX_STEPS`."""
+        self._left = MAX_STEPS
+
+    def take(self) -> None:
+        """Take one step; raises TooManyStepsError if none is left."""
+        self._left -= 1
+        if self._left < 0:
+            raise TooManyStepsError(f"expected at most {MAX_STEPS:,} references and alternatives")
+
+
+def arguments_of(schema: Schema, steps: Steps) -> Schema:
     """Return the schema of an object, which may be behind references."""
-    found = alternatives(schema, schema)
+    found = alternatives(schema, schema, steps)
     return found[0] if len(found) == 1 else schema
 
 
-def types_of(schema: Schema, root: Schema) -> frozenset[str]:
-    """Return the JSON types that a schema allows; empty if it does not tell.
-
-    Args:
-        schema: the schema.
-        root: the schema that references such as "#/$defs/City" refer to.
-    """
-    return frozenset[str]().union(*map(_own_types, alternatives(schema, root)))
+def types_of(found: Sequence[Schema]) -> frozenset[str]:
+    """Return the JSON types of alternatives; empty if they do not tell."""
+    return frozenset[str]().union(*map(_own_types, found))
 
 
-def alternatives(schema: Schema, root: Schema) -> list[Schema]:
+def alternatives(schema: Schema, root: Schema, steps: Steps) -> list[Schema]:
     """Return the schemas that a value may conform to, without references and alternatives.
 
-    Each reference is followed once. So a schema that refers to itself ends, and schemas that refer
-    to each other many times take linear time. A reference that leads nowhere stays as it is.
+    Keywords that only describe a value are left out. Each reference is followed once, so that a
+    schema that refers to itself ends. A reference that leads nowhere stays as it is.
+
+    Args:
+        schema: the schema of the value.
+        root: the schema that references such as "#/$defs/City" refer to.
+        steps: the steps that are left.
+
+    Raises:
+        TooManyStepsError: if no step is left.
     """
-    found, waiting, followed = list[Schema](), [schema], set[str]()
+    found, followed = list[Schema](), set[str]()
+    waiting: list[tuple[Schema, Schema]] = [({}, schema)]  # each with the keywords beside it
     while waiting:
-        match waiting.pop():
-            case {"$ref": str(reference), **own} if isinstance(
+        steps.take()
+        beside, current = waiting.pop()
+        own = {**beside, **{word: current[word] for word in _KEYWORDS if word in current}}
+        match own:
+            case {"$ref": str(reference), **rest} if isinstance(
                 target := _target(reference, root), Mapping
             ):
                 if reference not in followed:
                     followed.add(reference)
-                    waiting.append({**target, **own})
-            case {"allOf": [Mapping() as only], **own}:
-                waiting.append({**only, **own})
-            case {"anyOf": [*each], **own} | {"oneOf": [*each], **own} if each:
-                waiting += [{**own, **one} for one in reversed(each) if isinstance(one, Mapping)]
-            case other:
-                found.append(other)
+                    waiting.append((rest, target))
+            case {"allOf": [Mapping() as only], **rest}:
+                waiting.append((rest, only))
+            case {"anyOf": [*each], **rest} | {"oneOf": [*each], **rest} if each:
+                waiting += [(rest, one) for one in reversed(each) if isinstance(one, Mapping)]
+            case _:
+                found.append(own)
     return found
 
 

@@ -1,10 +1,12 @@
 """Grammar rules of function calls in Qwen3.5's XML format."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tinyllm_serve.generation.parameter_types import (
     Schema,
+    Steps,
+    TooManyStepsError,
     allowed_values,
     alternatives,
     arguments_of,
@@ -20,8 +22,11 @@ from tinyllm_serve.generation.xml_tool_calls import (
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.protocol.tools import Function
 
+MAX_RULES = 1 << 22
+"""The most characters of the rules of a request's calls."""
+
 # Keywords for texts without quotes. Others, such as "pattern", would need JSON's quotes.
-_TEXT_KEYWORDS = frozenset({"type", "enum", "const", "title", "description", "default", "examples"})
+_TEXT_KEYWORDS = frozenset({"type", "enum", "const"})
 # Keywords of arguments that the order of the parameters in the grammar cannot enforce.
 _OBJECT_KEYWORDS = frozenset(
     {"$ref", "allOf", "anyOf", "oneOf", "not", "if", "patternProperties", "propertyNames"}
@@ -37,7 +42,8 @@ def xml_bodies(functions: Sequence[tuple[Function, Schema]]) -> list[str]:
     The rule `body` is one call with its closing tag. Parameters come in the order of the schema.
 
     Raises:
-        ApiError: 400 if a schema has a keyword that cannot be enforced in this format.
+        ApiError: 400 if a schema has a keyword that cannot be enforced in this format, or if the
+            schemas have too many references and alternatives, or too long rules.
     """
     names = [f"call_{index}" for index in range(len(functions))]
     closing = json.dumps(f"{FUNCTION_CLOSE}\n{CALL_CLOSE}")
@@ -46,50 +52,59 @@ def xml_bodies(functions: Sequence[tuple[Function, Schema]]) -> list[str]:
         rf'body: "\n" ({" | ".join(names)}) {closing}',
         rf"{_ANY}[lazy]: /(?s:.*)\n{end_of_value}\n/",
     ]
-    for name, (function, schema) in zip(names, functions, strict=True):
-        rules += _call(name, function, schema)
+    steps, length = Steps(), 0
+    try:
+        for name, (function, schema) in zip(names, functions, strict=True):
+            for rule in _call(name, function, schema, steps):
+                rules.append(rule)
+                length += len(rule)
+                if length > MAX_RULES:
+                    raise _refusal(f"expected rules of at most {MAX_RULES:,} characters")
+    except TooManyStepsError as error:
+        raise _refusal(str(error)) from None
     return rules
 
 
-def _call(name: str, function: Function, schema: Schema) -> list[str]:
-    """Return the rules of the calls of a function."""
-    arguments = arguments_of(schema)
+def _call(name: str, function: Function, schema: Schema, steps: Steps) -> Iterator[str]:
+    """Yield the rules of the parameters of a function, then the rule of its calls."""
+    arguments = arguments_of(schema, steps)
     for keyword in sorted(arguments.keys() & _OBJECT_KEYWORDS):
         raise _refusal(f"{function.name}: {keyword}: expected parameters in properties")
     declared, listed = arguments.get("properties"), arguments.get("required")
     properties = declared if isinstance(declared, Mapping) else {}
-    required = listed if isinstance(listed, list) else []
-    if not set(map(str, required)) <= properties.keys():
+    required = set(map(str, listed)) if isinstance(listed, list) else set()
+    if not required <= properties.keys():
         raise _refusal(f"{function.name}: required: expected names of properties")
-    parts, rules = [json.dumps(f"{FUNCTION_OPEN}{function.name}>\n")], []
+    parts = [json.dumps(f"{FUNCTION_OPEN}{function.name}>\n")]
     for index, (key, value) in enumerate(properties.items()):
         if ">" in key or "\n" in key:
             raise _refusal(f"{function.name}: {key[:80]!r}: expected a name without '>'")
         own = value if isinstance(value, Mapping) else {}
-        rule = f"{name}_{index}"
         opening = json.dumps(f"{PARAMETER_OPEN}{key}>\n")
-        rules.append(f"{rule}: {opening} {_value(f'{function.name}.{key}', own, schema)}")
-        parts.append(rule if key in required else f"{rule}?")
+        yield f"{name}_{index}: {opening} {_value(f'{function.name}.{key}', own, schema, steps)}"
+        parts.append(f"{name}_{index}" if key in required else f"{name}_{index}?")
     other = arguments.get("additionalProperties")
     if not properties and other is not False:
-        value = _value(function.name, other, schema) if isinstance(other, Mapping) else _ANY
-        rules.append(f'{name}_any: "{PARAMETER_OPEN}" /[^<>\\n]+/ ">\\n" {value}')
+        own = other if isinstance(other, Mapping) else {}
+        value = _value(function.name, own, schema, steps)
+        yield f'{name}_any: "{PARAMETER_OPEN}" /[^<>\\n]+/ ">\\n" {value}'
         parts.append(f"{name}_any*")
-    return [f"{name}: {' '.join(parts)}", *rules]
+    yield f"{name}: {' '.join(parts)}"
 
 
-def _value(parameter: str, schema: Schema, root: Schema) -> str:
+def _value(parameter: str, schema: Schema, root: Schema, steps: Steps) -> str:
     """Return the expression of a value with its closing tag."""
-    types = types_of(schema, root)
+    found = alternatives(schema, root, steps)
+    types = types_of(found)
     if types and "string" not in types:
         return _json(schema, root)
-    each = [_alternative(parameter, one, root) for one in alternatives(schema, root)]
-    return f"({' | '.join(dict.fromkeys(each))})"
+    each = dict.fromkeys(_alternative(parameter, one, root) for one in found)
+    return f"({' | '.join(each)})"
 
 
 def _alternative(parameter: str, schema: Schema, root: Schema) -> str:
     """Return the expression of a value beside which the parameter may be a string."""
-    types, values = types_of(schema, root), allowed_values(schema)
+    types, values = types_of([schema]), allowed_values(schema)
     if values:
         texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
         return f"({' | '.join(map(json.dumps, texts))}) {_CLOSING}"
