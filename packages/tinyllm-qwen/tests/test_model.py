@@ -187,10 +187,12 @@ def test_a_sliding_layer_keeps_its_window_and_no_more() -> None:
         assert full.arrays[0].shape[-2] == (max_size or CAPACITY_STEP)
 
 
-def test_both_kinds_of_bounded_cache_at_once_are_refused() -> None:
+def test_bounds_that_a_cache_cannot_have_are_refused() -> None:
     model, _ = read("qwen3", MLX)
     with pytest.raises(ValueError, match="at most one, got both"):
         model.make_caches(kv_bits=8, max_size=64)
+    with pytest.raises(ValueError, match=r"max_size: expected at least 5, .* got 4"):
+        model.make_caches(max_size=4)
 
 
 def test_too_few_caches_are_refused() -> None:

@@ -198,12 +198,14 @@ def slice_start(positions: slice, length: int) -> int:
     """Return the first of the `length` positions of a slice.
 
     Raises:
-        ValueError: if the slice has a step, starts below 0 or has another length.
+        ValueError: if the slice has a step, starts below 0, has another length, or exceeds int32.
     """
     start = positions.start or 0
     stop = start + length if positions.stop is None else positions.stop
     if start < 0 or positions.step not in (None, 1) or stop - start != length:
         raise ValueError(f"positions: expected a slice of {length} positions, got {positions}")
+    if stop > 1 << 31:
+        raise ValueError(f"positions: expected numbers of 31 bits, got {positions}")
     return int(start)
 
 
@@ -230,6 +232,7 @@ def check_attention(q: mx.array, k: Weight, v: Weight, mask: mx.array | str | No
         if len(x.shape) < 3:
             raise ValueError(f"{name}: expected axes (..., heads, tokens, D), got {tuple(x.shape)}")
     *batch, heads, length, dim = q.shape
+    require_features("q", q)
     kv_heads, keys = k.shape[-3:-1]
     require_shape("k", k, (*batch, kv_heads, keys, dim))
     require_shape("v", v, k.shape)
@@ -239,6 +242,12 @@ def check_attention(q: mx.array, k: Weight, v: Weight, mask: mx.array | str | No
         if isinstance(x, mx.array):
             require_dtype(name, x, q.dtype)
     check_mask(mask, (*batch, heads, length, keys))
+
+
+def require_features(name: str, x: mx.array) -> None:
+    """Require heads that are not empty."""
+    if x.shape[-1] == 0:
+        raise ValueError(f"{name}: expected at least one feature per head, got {tuple(x.shape)}")
 
 
 def check_paged_attention(
@@ -252,6 +261,7 @@ def check_paged_attention(
     require_floating("q", q)
     require_rank("q", q, "T H D")
     tokens, heads, dim = q.shape
+    require_features("q", q)
     _require_pages("k", k, page_table)
     require_shape("k", k, (*k.shape[:-1], dim))
     require_shape("v", v, k.shape)

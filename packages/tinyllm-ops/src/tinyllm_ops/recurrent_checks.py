@@ -7,6 +7,7 @@ import mlx.core as mx
 from tinyllm_ops.checks import (
     check_rms_norm,
     require_dtype,
+    require_features,
     require_floating,
     require_rank,
     require_shape,
@@ -54,6 +55,7 @@ def check_gated_delta(
     require_floating("q", q)
     require_rank("q", q, "T Hk Dk")
     require_rank("v", v, "T Hv Dv")
+    require_features("q", q)
     tokens, key_heads, key_dim = q.shape
     value_heads, value_dim = v.shape[1:]
     for name, x, shape in (

@@ -259,6 +259,7 @@ HALF = mx.zeros((2, 2, 5, 8), mx.float16)
         (Q, KV[:1], KV, None, r"k: expected shape \(2, 2, 5, 8\), got \(1, 2, 5, 8\)"),
         (Q, KV[..., :4], KV, None, r"k: expected shape \(2, 2, 5, 8\), got \(2, 2, 5, 4\)"),
         (Q, KV, KV[:, :, :4], None, r"v: expected shape \(2, 2, 5, 8\), got \(2, 2, 4, 8\)"),
+        (Q[..., :0], KV[..., :0], KV[..., :0], None, r"q: expected at least one feature per head"),
         (Q[:, :3], KV, KV, None, r"q: expected a multiple of 2 key/value heads, got 3 heads"),
         (Q, KV[:, :0], KV[:, :0], None, r"a multiple of 0 key/value heads, got 4 heads"),
         (Q, HALF, KV, None, r"k: expected dtype .*float32, got .*float16"),

@@ -69,6 +69,13 @@ def test_equals_the_convolution_of_mlx(ops: OpSet) -> None:
     assert_close(ops.causal_conv(x, weight, mx.zeros((1, 3, 6)), states)[0], exact(expected))
 
 
+def test_no_channels_give_none(ops: OpSet) -> None:
+    states = StateTable.of([(-1, 2, {2: 0})], num_slots=1)
+    y, after = ops.causal_conv(mx.zeros((2, 0)), mx.zeros((0, 4)), mx.zeros((1, 3, 0)), states)
+    mx.eval(y, after)
+    assert (y.shape, after.shape) == ((2, 0), (1, 3, 0))
+
+
 def test_no_tokens_change_no_slot(ops: OpSet, dtype: mx.Dtype) -> None:
     state = normal((2, 3, 4), dtype, seed=1)
     x, states = mx.zeros((0, 4), dtype), StateTable.rows(2, 0)

@@ -225,6 +225,15 @@ def test_the_softplus_of_a_is_float32_in_every_dtype(ops: OpSet) -> None:
     )
 
 
+@pytest.mark.parametrize(("heads", "width"), [(0, 3), (2, 0)])
+def test_values_without_numbers_give_none(ops: OpSet, heads: int, width: int) -> None:
+    q, v, a = mx.zeros((2, 1, 4)), mx.zeros((2, heads, width)), mx.zeros((2, heads))
+    slots, states = mx.zeros((1, heads, width, 4)), StateTable.of([(-1, 2, {2: 0})], num_slots=1)
+    o, after = ops.gated_delta(q, q, v, a, a, mx.zeros(heads), mx.zeros(heads), slots, states)
+    assert (o.shape, after.shape) == (v.shape, slots.shape)
+    mx.eval(o, after)
+
+
 def test_no_tokens_change_no_slot(ops: OpSet, dtype: mx.Dtype) -> None:
     state = normal((2, HV, DV, DK), seed=1)
     o, after = ops.gated_delta(
@@ -238,6 +247,7 @@ def test_no_tokens_change_no_slot(ops: OpSet, dtype: mx.Dtype) -> None:
     ("name", "bad", "words"),
     [
         ("q", mx.zeros((3, 32)), "q: expected axes T Hk Dk, got shape"),
+        ("q", mx.zeros((3, 2, 0)), "q: expected at least one feature per head, got"),
         ("k", mx.zeros((3, 2, 15)), r"k: expected shape \(3, 2, 16\), got \(3, 2, 15\)"),
         ("v", mx.zeros((3, 32)), "v: expected axes T Hv Dv, got shape"),
         ("v", mx.zeros((4, 4, 8)), r"v: expected shape \(3, 4, 8\), got \(4, 4, 8\)"),

@@ -25,6 +25,12 @@ def test_multiplies_each_row_by_its_own_expert(
     assert_close(y, oracle.expert_linear(exact(x), exact(w), np.array(experts)))
 
 
+def test_experts_without_rows_give_none(ops: OpSet) -> None:
+    y = ops.expert_linear(mx.zeros((2, 4)), mx.zeros((2, 0, 4)), mx.array([1, 0]))
+    mx.eval(y)
+    assert y.shape == (2, 0)
+
+
 @pytest.mark.parametrize("experts", UNSORTED, ids=lambda experts: str(len(experts)))
 @pytest.mark.parametrize("packed", [False, True], ids=["dense", "packed"])
 def test_rows_may_stand_in_any_order(

@@ -202,6 +202,7 @@ X = mx.zeros((2, 3, 4, 8))
         (X, slice(0, 4), 1e4, r"expected a slice of 3 positions, got slice\(0, 4, None\)"),
         (X, slice(-3, 0), 1e4, r"expected a slice of 3 positions, got slice\(-3, 0, None\)"),
         (X, slice(0, 6, 2), 1e4, r"expected a slice of 3 positions, got slice\(0, 6, 2\)"),
+        (X, slice(2**31 - 2, None), 1e4, r"positions: expected numbers of 31 bits, got slice"),
         (X, mx.arange(4), 1e4, r"expected shape \(3,\) or \(2, 3\), got \(4,\)"),
         (X, mx.zeros((3, 3), mx.int32), 1e4, r"expected shape \(3,\) or \(2, 3\), got \(3, 3\)"),
         (X, mx.zeros(3), 1e4, r"positions: expected an integer dtype, got .*float32"),

@@ -44,9 +44,13 @@ def make_caches(
         draft_layers: the number of layers of the draft head, whose caches come last.
 
     Raises:
-        ValueError: if both `kv_bits` and `max_size` are given, or the head dim is no multiple of a
-            group size.
+        ValueError: if both `kv_bits` and `max_size` are given, `max_size` is below 5, or the head
+            dim is no multiple of a group size.
     """
+    if max_size is not None and max_size < 5:
+        raise ValueError(
+            f"max_size: expected at least 5, four first tokens and one, got {max_size}"
+        )
     if kv_bits is not None and max_size is not None:
         raise ValueError("kv_bits, max_size: expected at most one, got both")
     group_size = 0 if kv_bits is None else _group_size(config.head_dim)

@@ -8,7 +8,7 @@ import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops import OpSet, QuantizedTensor, Weight, write_pages
 from tinyllm_ops.checks import check_new_tokens
-from tinyllm_ops.quantization.tensor import arrays_of, map_arrays
+from tinyllm_ops.quantization.tensor import AFFINE, arrays_of, check_format, map_arrays
 
 from tinyllm_layers.batch import Batch
 from tinyllm_layers.cache.base import AttentionCache, Zeros
@@ -57,7 +57,12 @@ class PagedCache(AttentionCache):
             group_size: for quantized numbers, how many consecutive numbers along D share a scale.
             window: the number of most recent tokens that a token sees; None for all tokens.
             zeros: makes the arrays.
+
+        Raises:
+            ValueError: if MLX does not know the format of `bits` and `group_size`.
         """
+        if bits is not None:
+            check_format(group_size, bits, AFFINE)
 
         def pages() -> Weight:
             if bits is None:

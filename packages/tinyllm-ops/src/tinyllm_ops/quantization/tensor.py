@@ -63,6 +63,8 @@ class QuantizedTensor:
         check_format(self.group_size, self.bits, self.mode)
         if self.packed.dtype != mx.uint32:
             raise ValueError(f"packed: expected dtype uint32, got {self.packed.dtype}")
+        if self.packed.ndim == 0:
+            raise ValueError("packed: expected shape (..., words), got ()")
         if self.packed.shape[-1] * 32 % self.bits:
             raise ValueError(
                 f"packed: {self.packed.shape[-1]} words do not hold a whole number of "
@@ -77,8 +79,21 @@ class QuantizedTensor:
         if (self.biases is not None) != (self.mode == AFFINE):
             expected = "biases" if self.mode == AFFINE else "no biases"
             raise ValueError(f"biases: mode {self.mode!r} has {expected}")
-        if self.biases is not None and tuple(self.biases.shape) != groups:
+        if self.biases is None:
+            if self.scales.dtype != mx.uint8:
+                raise ValueError(f"scales: expected dtype uint8, got {self.scales.dtype}")
+            return
+        if self.scales.dtype not in (mx.float32, mx.float16, mx.bfloat16):
+            raise ValueError(
+                f"scales: expected float32, float16 or bfloat16, got {self.scales.dtype}"
+            )
+        if tuple(self.biases.shape) != groups:
             raise ValueError(f"biases: expected shape {groups}, got {tuple(self.biases.shape)}")
+        if self.biases.dtype != self.scales.dtype:
+            raise ValueError(
+                f"biases: expected dtype {self.scales.dtype}, as the scales, "
+                f"got {self.biases.dtype}"
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:

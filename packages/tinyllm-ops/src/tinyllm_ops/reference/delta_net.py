@@ -158,7 +158,7 @@ def _unit_length(x: Float[mx.array, "T H D"]) -> Float32[mx.array, "T H D"]:
 
 def _with_saved(slots: mx.array, saved: dict[int, mx.array]) -> mx.array:
     """Return the slots with the states in `saved`, a dict by slot."""
-    if not saved:
+    if not saved or slots.size == 0:  # MLX crashes on writes of rows without numbers
         return slots
     slots = slots[...]  # a second array object: the update must not change the caller's array
     slots[mx.array(list(saved), dtype=mx.int32)] = mx.stack(list(saved.values()))

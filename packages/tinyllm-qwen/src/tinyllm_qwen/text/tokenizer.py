@@ -210,6 +210,7 @@ class Tokenizer:
                 the conversation become those tokens.
 
         Raises:
+            ValueError: if there are no messages, or a value is not of a JSON type.
             TemplateError: if the template refuses the messages, or there is no template.
             CheckpointError: if the template is broken, exceeds its limits, or attempts to access
                 Python's internals.
