@@ -1,10 +1,12 @@
 """Answers of a server: server-sent events of other servers, and errors in place of them."""
 
 import json
+import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
+from threading import Event, Thread, Timer
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from tinyllm_chat.conversation import Conversation
 from tinyllm_chat.errors import ChatError
 from tinyllm_chat.remote.assistant import RemoteAssistant
 from tinyllm_chat.remote.connection import ServerConnection
+from tinyllm_chat.session import interrupt_flag
 from tinyllm_chat.settings import Settings
 from tinyllm_chat.summary import summary
 
@@ -146,3 +149,76 @@ def test_counts_that_the_server_does_not_report_are_left_out() -> None:
         answer = assistant.reply(conversation, lambda _segment: None)
     assert summary(assistant, answer).startswith("answer 1 tokens | first token ")
     assert assistant.stats_lines() == [f"model    m on {url}"]
+
+
+def test_a_redirect_is_refused_and_gets_no_key() -> None:
+    received: list[str | None] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            received.append(self.headers["Authorization"])
+            self.send_response(302)
+            self.send_header("Location", f"http://127.0.0.1:{self.server.server_address[1]}/other")
+            self.end_headers()
+
+        def log_message(self, *_arguments: object) -> None:
+            """Log nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        connection = ServerConnection(f"http://127.0.0.1:{server.server_port}", "secret")
+        with pytest.raises(ChatError, match="HTTP status 302, a redirect: give --server the new"):
+            connection.models()
+        server.shutdown()
+    assert received == ["Bearer secret"]
+
+
+@pytest.mark.parametrize("key", ["se\ncret", "sécret", "a b"])
+def test_a_key_that_no_header_can_have_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(ChatError, match="--api-key: expected printable") as refused:
+        ServerConnection("http://127.0.0.1:1", key)
+    assert key not in str(refused.value)
+
+
+def test_ctrl_c_ends_the_wait_for_a_silent_server_and_keeps_the_text() -> None:
+    ended = Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(MODELS)
+
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(event(HI))
+            ended.wait(30)
+
+        def log_message(self, *_arguments: object) -> None:
+            """Log nothing."""
+
+    conversation = Conversation()
+    conversation.add_question("hi")
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        remote = connect(f"http://127.0.0.1:{server.server_port}")
+        with interrupt_flag(at_once=True) as should_stop:
+            interrupt = Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+            interrupt.start()
+            answer = remote.reply(conversation, lambda _segment: None, should_stop=should_stop)
+        ended.set()
+        interrupt.join()
+        server.shutdown()
+    assert (answer.text, answer.finish_reason) == ("Hi", "interrupted")
+
+
+@pytest.mark.parametrize("count", [-5, True, 10**400, "7"])
+def test_a_count_that_is_no_number_of_tokens_is_left_out(count: object) -> None:
+    conversation = Conversation()
+    conversation.add_question("hi")
+    usage = {"choices": [], "usage": {"prompt_tokens": count, "completion_tokens": count}}
+    with running_server(MODELS, event(HI) + event(usage) + DONE) as url:
+        answer = connect(url).reply(conversation, lambda _segment: None)
+    assert answer.stats is not None
+    assert (answer.stats.prompt_tokens, answer.stats.generated_tokens) == (0, 1)

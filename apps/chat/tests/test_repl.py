@@ -19,7 +19,7 @@ from tinyllm_chat import repl
 from tinyllm_chat.commands import COMMANDS, CommandCompleter
 from tinyllm_chat.errors import ChatError
 from tinyllm_chat.settings import Settings
-from tinyllm_chat.terminal.history import InputHistory, history_path
+from tinyllm_chat.terminal.history import InputHistory, history_path, open_history
 from tinyllm_chat.terminal.output import Terminal
 from tinyllm_chat.terminal.prompt import PromptReader
 
@@ -220,6 +220,17 @@ def test_only_the_user_can_read_the_history(tmp_path: Path) -> None:
     again = InputHistory(path, warnings.append)
     assert list(again.load_history_strings()) == ["odd ?", "two\nlines", "one"]
     assert warnings == []
+
+
+def test_without_a_home_folder_the_history_is_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", unknown)
+    warnings: list[str] = []
+    history = open_history({}, warnings.append)
+    assert isinstance(history, InMemoryHistory)
+    assert warnings == ["the input history is not stored: Could not determine home directory."]
 
 
 def test_an_unwritable_history_is_reported_once(tmp_path: Path) -> None:

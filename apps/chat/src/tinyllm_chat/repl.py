@@ -12,7 +12,7 @@ from tinyllm_chat.assistant import load_assistant
 from tinyllm_chat.commands import CommandCompleter, dispatch
 from tinyllm_chat.session import Session
 from tinyllm_chat.settings import Settings
-from tinyllm_chat.terminal.history import InputHistory, history_path
+from tinyllm_chat.terminal.history import open_history
 from tinyllm_chat.terminal.output import Terminal
 from tinyllm_chat.terminal.prompt import PromptReader
 
@@ -40,7 +40,7 @@ def run(settings: Settings, terminal: Terminal, member: Member | None = None) ->
     terminal.info(f"{assistant.settings.model}: {assistant.description}; /help for help")
     session = Session(assistant, terminal)
     if sys.stdin.isatty():
-        history = InputHistory(history_path(os.environ), terminal.notice)
+        history = open_history(os.environ, terminal.notice)
         answer_inputs(session, PromptReader(history, CommandCompleter()))
     else:
         # Invalid UTF-8 becomes U+FFFD, as in `one_shot`.

@@ -115,7 +115,8 @@ class Session:
             write = self.terminal.reasoning if segment.thinking else self.terminal.answer
             write(segment.text)
 
-        stopping = deferred_interrupt() if interruptible else nullcontext(lambda: False)
+        at_once = self.assistant.settings.server is not None
+        stopping = interrupt_flag(at_once=at_once) if interruptible else nullcontext(lambda: False)
         with bar, stopping as should_stop:
             answer = self.assistant.reply(
                 self.conversation, show, on_prefill=bar, should_stop=should_stop
@@ -151,18 +152,20 @@ class Session:
 
 
 @contextmanager
-def deferred_interrupt() -> Iterator[Callable[[], bool]]:
-    """Let Ctrl-C only set a flag, which the yielded function returns; a second Ctrl-C interrupts.
+def interrupt_flag(*, at_once: bool) -> Iterator[Callable[[], bool]]:
+    """Let Ctrl-C set a flag, which the yielded function returns. A second Ctrl-C interrupts.
 
     An exception at an arbitrary point could leave the cache of one layer a token ahead of another.
+    With `at_once` the first Ctrl-C interrupts too: a server may be silent for minutes, and there
+    are no caches here.
     """
     requested = False
 
     def on_signal(_signal: int, _frame: FrameType | None) -> None:
         nonlocal requested
-        if requested:
+        interrupts, requested = requested or at_once, True
+        if interrupts:
             raise KeyboardInterrupt
-        requested = True
 
     previous = signal.signal(signal.SIGINT, on_signal)
     try:

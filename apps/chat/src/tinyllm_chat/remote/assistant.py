@@ -102,7 +102,8 @@ class RemoteAssistant:
             conversation: a conversation that ends with a question.
             show: called with each segment of text.
             on_prefill: never called, because the server does not report its progress.
-            should_stop: called after each line from the server; True ends the answer.
+            should_stop: called after a KeyboardInterrupt; True ends the answer with its text so
+                far.
 
         Raises:
             ChatError: if the server refuses the request (the error has the server's message), or
@@ -112,12 +113,15 @@ class RemoteAssistant:
         seed = self.settings.seed_of(self.answers)
         self.answers += 1
         answer = StreamedAnswer(show)
-        with self._connection.stream(self._body(conversation, seed)) as chunks:
-            for chunk in chunks:
-                if should_stop():
-                    return answer.result("interrupted", seed)
-                if chunk is not None:
-                    answer.add(chunk)
+        try:
+            with self._connection.stream(self._body(conversation, seed)) as chunks:
+                for chunk in chunks:
+                    if chunk is not None:
+                        answer.add(chunk)
+        except KeyboardInterrupt:
+            if not should_stop():
+                raise
+            return answer.result("interrupted", seed)
         return answer.result("length" if answer.finish_reason == "length" else "stop", seed)
 
     def _body(self, conversation: Conversation, seed: int) -> Json:
@@ -209,4 +213,5 @@ def _object(value: object) -> Json:
 
 
 def _count(value: object, default: int) -> int:
-    return value if isinstance(value, int) else default
+    """Return a number of tokens; `default` if the server sends anything else."""
+    return value if type(value) is int and 0 <= value < 2**53 else default

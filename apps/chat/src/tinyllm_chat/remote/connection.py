@@ -1,17 +1,31 @@
 """HTTP requests to a server that implements OpenAI's API."""
 
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.client import HTTPException, HTTPResponse
+from urllib.error import HTTPError, URLError
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from tinyllm_chat.errors import ChatError
 
 Json = dict[str, object]
 TIMEOUT = 120.0
 """Seconds without data after which the connection counts as lost."""
+
+MAX_BYTES = 1 << 24
+"""The most bytes of a line or a whole body of a response."""
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """Refuses redirects: urllib would send the API key to any host, and no body."""
+
+    def redirect_request(self, *_arguments: object) -> None:
+        """Return no request, so that the status becomes an error."""
+
+
+_OPENER = build_opener(_NoRedirects)
 
 
 class ServerConnection:
@@ -22,7 +36,13 @@ class ServerConnection:
     """
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
-        """Store the URL and the API key; no request is sent yet."""
+        """Store the URL and the API key; no request is sent yet.
+
+        Raises:
+            ChatError: if the key cannot be sent in a header.
+        """
+        if api_key and not (api_key.isascii() and api_key.isprintable() and " " not in api_key):
+            raise ChatError("--api-key: expected printable characters of ASCII without spaces")
         self.url = url.rstrip("/").removesuffix("/v1")
         self._headers = {"Content-Type": "application/json"}
         if api_key:
@@ -36,7 +56,7 @@ class ServerConnection:
                 connection early.
         """
         with self._request("/v1/models") as response, self._reading():
-            listed = _parse_object(response.read()).get("data")
+            listed = _parse_object(_body(response)).get("data")
         models = listed if isinstance(listed, list) else []
         return [model for model in models if isinstance(model, dict) and "id" in model]
 
@@ -57,7 +77,7 @@ class ServerConnection:
 
     def _chunks(self, response: HTTPResponse) -> Iterator[Json | None]:
         with self._reading():
-            for line in response:
+            for line in iter(partial(response.readline, MAX_BYTES), b""):
                 field, _, value = line.partition(b":")
                 if field != b"data":
                     yield None  # an empty line, a keep-alive comment or another field
@@ -80,15 +100,17 @@ class ServerConnection:
 
     @contextmanager
     def _request(self, path: str, body: bytes | None = None) -> Iterator[HTTPResponse]:
-        request = urllib.request.Request(self.url + path, body, self._headers)
         try:
-            response: HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT)
-        except urllib.error.HTTPError as error:
+            request = Request(self.url + path, body, self._headers)
+            response: HTTPResponse = _OPENER.open(request, timeout=TIMEOUT)
+        except HTTPError as error:
             with error, self._reading():
-                message = _error_message(_parse_object(error.read()))
+                message = _error_message(_parse_object(error.read(MAX_BYTES)))
+            if error.code in range(300, 400):
+                message = f"HTTP status {error.code}, a redirect: give --server the new address"
             raise ChatError(f"{self.url}: {message or f'HTTP status {error.code}'}") from error
         except (OSError, HTTPException, ValueError) as error:
-            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            reason = error.reason if isinstance(error, URLError) else error
             raise ChatError(
                 f"--server: cannot reach {self.url} ({reason}): is it running? `serve` starts one"
             ) from error
@@ -96,11 +118,19 @@ class ServerConnection:
             yield response
 
 
+def _body(response: HTTPResponse) -> bytes:
+    """Read a whole body; raises HTTPException if it is incomplete or too long."""
+    body = response.read(MAX_BYTES)
+    if response.length:
+        raise HTTPException(f"the body is incomplete, or longer than {MAX_BYTES:,} bytes")
+    return body
+
+
 def _parse_object(text: bytes) -> Json:
     """Parse a JSON object. Return an empty object if the text is not a JSON object."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -4,17 +4,35 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from prompt_toolkit.history import FileHistory
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
 from tinyllm_chat.terminal.prompt import MAX_SHOWN_PASTE, has_placeholder
 
 
 def history_path(environ: Mapping[str, str]) -> Path:
-    """Return the path of the history, below XDG_STATE_HOME (by default ~/.local/state)."""
+    """Return the path of the history, below XDG_STATE_HOME (by default ~/.local/state).
+
+    Raises:
+        RuntimeError: if the home folder is unknown.
+    """
     state = environ.get("XDG_STATE_HOME", "")
     # The XDG base directory specification says that relative paths are ignored.
     folder = Path(state) if Path(state).is_absolute() else Path("~/.local/state").expanduser()
     return folder / "tinyllm" / "chat_history"
+
+
+def open_history(environ: Mapping[str, str], warn: Callable[[str], None]) -> History:
+    """Open the history of the user, or a new one in memory if the home folder is unknown.
+
+    Args:
+        environ: the environment of the process.
+        warn: called once, with the reason, if the history cannot be read or stored.
+    """
+    try:
+        return InputHistory(history_path(environ), warn)
+    except RuntimeError as error:
+        warn(f"the input history is not stored: {error}")
+        return InMemoryHistory()
 
 
 class InputHistory(FileHistory):

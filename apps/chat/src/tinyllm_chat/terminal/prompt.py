@@ -2,6 +2,7 @@
 
 import re
 import sys
+from pathlib import Path
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import Completer
@@ -70,6 +71,7 @@ class PromptReader:
             key_bindings=_key_bindings(self._pastes),
             completer=completer,
             complete_while_typing=False,
+            enable_suspend=True,
             history=history,
             input=source,
             output=screen or _terminal_output(),
@@ -90,9 +92,14 @@ class PromptReader:
 def _terminal_output() -> Output | None:
     """Return stderr's terminal if stdout is a file, or None for prompt_toolkit's own choice.
 
-    prompt_toolkit handles TERM=dumb only if it chooses the output itself.
+    prompt_toolkit handles TERM=dumb only if it chooses the output itself. If stderr is a file too,
+    the prompt goes to the terminal of the process.
     """
-    return None if sys.stdout.isatty() else create_output(always_prefer_tty=True)
+    if sys.stdout.isatty():
+        return None
+    if sys.stderr.isatty():
+        return create_output(always_prefer_tty=True)
+    return create_output(stdout=Path("/dev/tty").open("w"))
 
 
 def _key_bindings(pastes: PasteBuffer) -> KeyBindings:
