@@ -28,6 +28,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tuple[int, str, st
 
     def run(options: str) -> tuple[int, str, str]:
         out, err = io.StringIO(), io.StringIO()
+        monkeypatch.setattr(cli, "exit_on_signals", lambda: None)
         monkeypatch.setattr(sys, "argv", ["bench", *options.split()])
         monkeypatch.setattr(sys, "stdout", out)
         monkeypatch.setattr(sys, "stderr", err)

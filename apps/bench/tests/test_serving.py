@@ -1,8 +1,12 @@
 """`bench serve`: loads, statistics, and servers that run."""
 
 import json
+import os
+import signal
 import statistics
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -94,6 +98,35 @@ def test_a_server_that_does_not_come_up_is_named(tmp_path: Path) -> None:
     said = "absent did not start: no such thing"
     with pytest.raises(BenchError, match=said), absent.running(tmp_path / "log"):
         pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_the_server_too(tmp_path: Path, number: signal.Signals) -> None:
+    pid_file = tmp_path / "pid"
+    slow = f"import os, pathlib, time; pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))"
+    program = f"""
+import sys
+from tinyllm_bench import cli
+from tinyllm_bench.serving import server
+slow = server.Server("slow", [sys.executable, "-c", {slow + "; time.sleep(60)"!r}], "/ready")
+server.find_servers = lambda *_: ([slow], [])
+sys.argv = ["bench", "serve"]
+sys.exit(cli.main())
+"""
+    process = subprocess.Popen([sys.executable, "-c", program])
+    deadline = time.monotonic() + 60
+    while not (pid_file.exists() and pid_file.read_text()):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    server_pid = int(pid_file.read_text())
+    process.send_signal(number)
+    code = process.wait(30)
+    try:
+        with pytest.raises(ProcessLookupError):
+            os.kill(server_pid, signal.SIGKILL)
+    finally:
+        assert code == 128 + number
 
 
 REFUSING = """

@@ -63,7 +63,7 @@ def run(
 ) -> tuple[int, str, str]:
     """Run `convert` in this process, and return its exit code, stdout and stderr."""
     monkeypatch.setattr(sys, "argv", ["convert", *map(str, arguments)])
-    monkeypatch.setattr(cli, "_exit_on_signals", lambda: None)
+    monkeypatch.setattr(cli, "exit_on_signals", lambda: None)
     code = cli.main()
     out, err = capsys.readouterr()
     return code, out, err

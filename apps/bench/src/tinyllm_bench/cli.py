@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from tinyllm_cli.messages import INTERRUPTED, notice
-from tinyllm_cli.program import new_app, run_program, version_option
+from tinyllm_cli.program import exit_on_signals, new_app, run_program, version_option
 
 from tinyllm_bench.command_line import command
 from tinyllm_bench.serving.options import EngineOptions, ServeOptions
@@ -20,6 +20,7 @@ app = new_app()
 
 def main(program: str = "bench") -> int:
     """Run `bench`, under this name in its help and errors, and return its exit code."""
+    exit_on_signals()  # stops servers and peers, and removes temporary folders
     return run_program(app, program)
 
 

@@ -1,9 +1,11 @@
 """The frame of a program with a Typer command line: its exit code, errors and streams."""
 
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import typer
@@ -89,6 +91,21 @@ def run_program(
             raise
         drop_output()
         return 0
+
+
+def exit_on_signals() -> None:
+    """Raise SystemExit on SIGTERM and SIGHUP, so that `finally` and context managers clean up.
+
+    By default both signals end Python at once. The exit code is 128 + the number of the signal. An
+    ignored signal stays ignored, as nohup expects of SIGHUP. Call this in the main thread.
+    """
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, on_signal)
 
 
 def _replace_closed_streams() -> None:

@@ -1,11 +1,9 @@
 """The command line of `convert`."""
 
-import signal
 import sys
-from types import FrameType
 
 from tinyllm_cli.messages import INTERRUPTED, notice
-from tinyllm_cli.program import new_app, run_program
+from tinyllm_cli.program import exit_on_signals, new_app, run_program
 
 from tinyllm_convert.options import Options
 
@@ -27,7 +25,7 @@ def main(program: str = "convert") -> int:
 
 def run(options: Options) -> int:
     """Convert a checkpoint, and print a report."""
-    _exit_on_signals()
+    exit_on_signals()  # removes the partial target
     chat = "tinyllm chat" if sys.argv[0] == "tinyllm convert" else "uv run chat"
     try:
         # Imported here, because --help and --version do not need MLX.
@@ -38,14 +36,3 @@ def run(options: Options) -> int:
         notice("interrupted", "convert")
         return INTERRUPTED
     return 0
-
-
-def _exit_on_signals() -> None:
-    """Raise SystemExit on SIGTERM and SIGHUP, so that the partial target is removed."""
-
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(number, on_signal)
