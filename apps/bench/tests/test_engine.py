@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+from tinyllm_bench.serving.engine import BatchResult, EngineTarget
 
 Bench = Callable[[str], tuple[int, str, str]]
 OPTIONS = "--requests 1 --requests 3 --tokens 12 --rounds 2 --prompt 1500 --dtype float32"
@@ -30,6 +31,26 @@ def test_the_table_has_a_row_for_each_number_of_requests(bench: Bench) -> None:
     assert code == 0
     assert [row[1] for row in rows] == ["2", "4", "300"]
     assert float(rows[0][3]) == pytest.approx(2.0)  # times the rate of one request
+
+
+@pytest.mark.parametrize(("finished", "rows"), [(0, []), (1, ["1"]), (3, ["1", "3"])])
+def test_ctrl_c_shows_what_was_measured_by_then(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, finished: int, rows: list[str]
+) -> None:
+    calls = iter(range(finished + 1))  # with the warm-up
+
+    def batch(_target: EngineTarget, requests: int, _tokens: int, _seed: int = 0) -> BatchResult:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return BatchResult(requests, 10.0 * requests, (0.1,))
+
+    monkeypatch.setattr(EngineTarget, "batch", batch)
+    code, out, err = bench(f"engine {OPTIONS}")
+    assert code == 130
+    assert err == "bench: interrupted: the remaining measurements are missing\n"
+    lines = [line.split() for line in out.splitlines() if line.startswith("engine")]
+    assert [line[1] for line in lines] == rows
+    assert "during a long prompt" not in out
 
 
 @pytest.mark.parametrize(

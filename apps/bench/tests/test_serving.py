@@ -18,7 +18,7 @@ import pytest
 from tinyllm_bench.errors import BenchError
 from tinyllm_bench.models.model import BenchModel
 from tinyllm_bench.models.random_weights import random_weights
-from tinyllm_bench.serving import server
+from tinyllm_bench.serving import run, server
 from tinyllm_bench.serving.client import Reply
 from tinyllm_bench.serving.model_files import ModelFiles, write_checkpoint
 from tinyllm_bench.serving.options import Load
@@ -166,6 +166,23 @@ def test_requests_that_fail_are_counted_and_no_answer_at_all_is_a_failure(
     assert code == expected
     assert f"bench: refusing: {failed} of 6 requests failed: HTTP status 429 ({failed})\n" in err
     assert json.loads(out)["servers"][0]["answered"] == 6 - failed
+
+
+def test_ctrl_c_shows_the_finished_loads(
+    bench: Callable[[str], tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(load: Load, *_: object) -> list[Reply]:
+        if load.rate == 8:
+            raise KeyboardInterrupt
+        return [Reply(0.0, [0.1, 0.2], 10, 0, 2)]
+
+    monkeypatch.setattr(run, "send", answer)
+    command = [sys.executable, "-c", REFUSING]
+    monkeypatch.setattr(server, "find_servers", lambda *_: ([Server("one", command, "/")], []))
+    code, out, err = bench("serve --rate 2 --rate 8 --rate 9 --json")
+    assert code == 130
+    assert err == "bench: interrupted: the remaining loads were not measured\n"
+    assert [each["rate"] for each in json.loads(out)["servers"]] == [2.0]
 
 
 def test_answers_of_another_form_are_failures_or_have_no_counts(

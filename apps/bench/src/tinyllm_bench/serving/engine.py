@@ -4,10 +4,11 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 
 import numpy as np
 from rich.table import Table
-from tinyllm_cli.messages import UsageError
+from tinyllm_cli.messages import INTERRUPTED, UsageError, notice
 from tinyllm_engine import Engine, EngineSettings, Request, RequestState
 from tinyllm_kernels import Arithmetic
 from tinyllm_ops import OpSet
@@ -50,13 +51,15 @@ class LongPromptResult:
 class LoadResults:
     """Results of an engine, or of a server that receives the same requests."""
 
-    rounds: Sequence[Sequence[BatchResult]]  # in each round, a batch of each size
+    # In each round, a batch of each size. Ctrl-C may leave the last round incomplete.
+    rounds: Sequence[Sequence[BatchResult]]
     long_prompt: LongPromptResult | None
 
     @property
     def by_size(self) -> list[tuple[BatchResult, ...]]:
         """Batches of all rounds for each size."""
-        return list(zip(*self.rounds, strict=True))
+        sizes = zip_longest(*self.rounds)
+        return [tuple(batch for batch in size if batch is not None) for size in sizes]
 
 
 class EngineTarget:
@@ -137,7 +140,7 @@ def random_prompts(vocab_size: int, count: int, length: int, seed: int) -> list[
 
 
 def run_engine(options: EngineOptions) -> int:
-    """Measure an engine, and write the results to stdout."""
+    """Measure an engine, and write the results to stdout. Return 130 after Ctrl-C, otherwise 0."""
     try:
         ops = Arithmetic.choose(options.ops, options.dtype).ops
     except ValueError as error:
@@ -155,14 +158,22 @@ def run_engine(options: EngineOptions) -> int:
                 f"{count}"
             )
     target = EngineTarget(model, ops, max(options.requests))
-    target.batch(1, 4)  # warm-up
-    rounds = [
-        [target.batch(size, options.tokens, seed) for size in options.requests]
-        for seed in range(options.rounds)
-    ]
-    prompt = target.long_prompt(options.prompt, every=1.0) if options.prompt else None
+    rounds: list[list[BatchResult]] = []
+    prompt: LongPromptResult | None = None
+    code = 0
+    try:
+        target.batch(1, 4)  # warm-up
+        for seed in range(options.rounds):
+            rounds.append([])
+            for size in options.requests:
+                rounds[-1].append(target.batch(size, options.tokens, seed))
+        if options.prompt:
+            prompt = target.long_prompt(options.prompt, every=1.0)
+    except KeyboardInterrupt:
+        notice("interrupted: the remaining measurements are missing", "bench")
+        code = INTERRUPTED
     write_results(options, ops, {"engine": LoadResults(rounds, prompt)})
-    return 0
+    return code
 
 
 def write_results(options: EngineOptions, ops: OpSet, results: Mapping[str, LoadResults]) -> None:
@@ -187,7 +198,7 @@ def write_results(options: EngineOptions, ops: OpSet, results: Mapping[str, Load
             _add_long_prompt(effects, name, found.long_prompt)
     console = report_console()
     console.print(f"{machine}\n")
-    console.print(table, *(["", effects] if options.prompt else []), sep="\n")
+    console.print(table, *(["", effects] if effects.row_count else []), sep="\n")
 
 
 def _add_batches(table: Table, name: str, results: LoadResults) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tinyllm_cli.messages import notice
+from tinyllm_cli.messages import INTERRUPTED, notice
 
 from tinyllm_bench.errors import BenchError
 from tinyllm_bench.machine import Machine
@@ -61,7 +61,10 @@ class ServerResult:
 
 
 def run_serve(options: ServeOptions) -> int:
-    """Measure the servers one after the other. Return 1 if a server failed, otherwise 0."""
+    """Measure the servers one after the other, and show the results.
+
+    Return 1 if a server failed, 130 after Ctrl-C, otherwise 0.
+    """
     loads = options.loads()
     with tempfile.TemporaryDirectory() as folder:
         if options.shape is None:
@@ -72,7 +75,7 @@ def run_serve(options: ServeOptions) -> int:
             )
         most_tokens = options.prompt_words + options.answer_tokens
         found, notices = servers.find_servers(files, options.chosen_peers, most_tokens)
-        results, failures = _measure(loads, found)
+        results, failures, interrupted = _measure(loads, found)
     machine = Machine.here()
     notices += failures
     for each in notices:
@@ -88,37 +91,43 @@ def run_serve(options: ServeOptions) -> int:
         sys.stdout.write(json_text(document) + "\n")
     else:
         _print_results(machine, files.name, results)
+    if interrupted:
+        return INTERRUPTED
     complete = len(results) == len(found) * len(loads)
     return 0 if complete and all(each.answered for each in results) else 1
 
 
 def _measure(
     loads: Sequence[Load], found: Sequence[Server]
-) -> tuple[list[ServerResult], list[str]]:
+) -> tuple[list[ServerResult], list[str], bool]:
     """Start each server, send it the loads, and stop it before the next one starts.
 
-    Return the results, and messages about servers that did not start and requests that failed.
+    Return the results, messages about servers that did not start and requests that failed, and
+    True if Ctrl-C ended the measurement.
     """
     results: list[ServerResult] = []
     notices: list[str] = []
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        progress_line(len(found) * len(loads)) as progress,
-    ):
-        for i, server in enumerate(found):
-            progress(f"{server.name}, loading", len(results))
-            try:
-                with server.running(Path(folder) / f"{i}.log") as running:
-                    warm_up = Load(requests=2, rate=0.0, prompt_words=8, answer_tokens=4, seed=1)
-                    asyncio.run(send(warm_up, running.url, server.extra))
-                    for load in loads:
-                        progress(f"{server.name}, {load.rate:g} a second", len(results))
-                        replies = asyncio.run(send(load, running.url, server.extra))
-                        results.append(ServerResult.of(server.name, load.rate, replies))
-                        notices += _failures(server.name, replies)
-            except BenchError as error:
-                notices.append(str(error))
-    return results, notices
+    warm_up = Load(requests=2, rate=0.0, prompt_words=8, answer_tokens=4, seed=1)
+    try:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            progress_line(len(found) * len(loads)) as progress,
+        ):
+            for i, server in enumerate(found):
+                progress(f"{server.name}, loading", len(results))
+                try:
+                    with server.running(Path(folder) / f"{i}.log") as running:
+                        asyncio.run(send(warm_up, running.url, server.extra))
+                        for load in loads:
+                            progress(f"{server.name}, {load.rate:g} a second", len(results))
+                            replies = asyncio.run(send(load, running.url, server.extra))
+                            results.append(ServerResult.of(server.name, load.rate, replies))
+                            notices += _failures(server.name, replies)
+                except BenchError as error:
+                    notices.append(str(error))
+    except KeyboardInterrupt:
+        return results, [*notices, "interrupted: the remaining loads were not measured"], True
+    return results, notices, False
 
 
 def _failures(name: str, replies: Sequence[Reply]) -> list[str]:
