@@ -17,7 +17,8 @@ from tinyllm_bench.settings import Settings
 from tinyllm_cli.messages import UsageError
 
 Bench = Callable[[str], tuple[int, str, str]]
-QUICK = "--seconds 0.0001 --prompt-tokens 4 --decode-tokens 2 --batch 2"
+QUICK_MODEL = "--seconds 0.0001 --prompt-tokens 4 --decode-tokens 2"
+QUICK = f"{QUICK_MODEL} --batch 2"
 
 
 def test_a_whole_run_prints_tables(bench: Bench) -> None:
@@ -56,7 +57,7 @@ def test_the_version_is_printed(bench: Bench) -> None:
 
 
 def test_json_is_one_document_with_everything(bench: Bench) -> None:
-    code, out, err = bench(f"{QUICK} --json --only model --context 6")
+    code, out, err = bench(f"{QUICK_MODEL} --json --only model --context 6")
     assert (code, err) == (0, "")
     document = json.loads(out)
     assert set(document) == {
@@ -100,7 +101,7 @@ def test_operations_and_opsets_can_be_chosen(bench: Bench) -> None:
 
 
 def test_a_checkpoint_can_be_measured(bench: Bench) -> None:
-    code, out, _ = bench(f"{QUICK} --json --only model --ops mlx --model pico")
+    code, out, _ = bench(f"{QUICK_MODEL} --json --only model --ops mlx --model pico")
     assert code == 0
     assert json.loads(out)["model"]["weights"] == "4-bit affine, group 64, float32"
 
@@ -135,6 +136,8 @@ def test_a_checkpoint_can_be_measured(bench: Bench) -> None:
         ("--bits 16 --mode mxfp4", "--mode: expected none with --bits 16"),
         ("--bits 32 --group-size 32", "--group-size: expected none with --bits 32"),
         ("--op swiglu --only model", "--op: times operations"),
+        ("--only model --batch 3", "--batch: is for operations, which --only model leaves out"),
+        ("--only ops --decode-tokens 3", "--decode-tokens: is for the model, which --only ops"),
         ("--op swiglu --peers", "--peers: compares whole models"),
         ("--only ops --peers", "--peers: compares whole models"),
         ("--peers --peer vllm", "--peer: expected one of mlx-lm, llama.cpp, openvino, got vllm"),
@@ -184,7 +187,7 @@ def test_ctrl_c_shows_what_was_measured_by_then(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(QwenRunner, "decode", interrupt)
-    code, out, _ = bench(f"{QUICK} --json --only model")
+    code, out, _ = bench(f"{QUICK_MODEL} --json --only model")
     assert code == 130
     document = json.loads(out)
     assert document["interrupted"]
@@ -195,7 +198,7 @@ def test_ctrl_c_shows_what_was_measured_by_then(
 
 @pytest.mark.exhaustive
 def test_peers_stand_beside_the_opsets(bench: Bench) -> None:
-    code, out, err = bench(f"{QUICK} --json --only model --ops mlx --peers")
+    code, out, err = bench(f"{QUICK_MODEL} --json --only model --ops mlx --peers")
     assert code == 0
     document = json.loads(out)
     names = {row["by"] for row in document["results"]}

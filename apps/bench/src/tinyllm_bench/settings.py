@@ -70,6 +70,7 @@ class Settings:
         _check("--seconds", self.seconds, "a finite number above 0", 0 < self.seconds < math.inf)
         if self.op and self.only == "model":
             raise UsageError("--op: times operations, which --only model leaves out")
+        self._check_parts()
         if self.peers and not self.times_model:
             raise UsageError("--peers: compares whole models, which --op and --only ops leave out")
         for peer in self.peer:
@@ -84,6 +85,13 @@ class Settings:
                 raise UsageError(f"{name}: is for random weights; --model has its own")
             if self.bits in PLAIN_BITS and name != "--bits" and value is not None:
                 raise UsageError(f"{name}: expected none with --bits {self.bits}, plain floats")
+
+    def _check_parts(self) -> None:
+        """Refuse options of a part that `only` leaves out. The default value is not noticed."""
+        if self.only == "model" and self.batch != Settings.batch:
+            raise UsageError("--batch: is for operations, which --only model leaves out")
+        if self.only == "ops" and self.decode_tokens != Settings.decode_tokens:
+            raise UsageError("--decode-tokens: is for the model, which --only ops leaves out")
 
     @property
     def context_tokens(self) -> int:
