@@ -275,6 +275,21 @@ def test_damaged_weights_leave_nothing(random_checkpoint: MakeCheckpoint, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("packed", [None, *FORMATS])
+def test_a_weight_beyond_float16_is_refused(
+    random_checkpoint: MakeCheckpoint, tmp_path: Path, packed: PackedFormat | None
+) -> None:
+    made = random_checkpoint().fill()
+    name = "layers.1.self_attn.q_proj.weight"
+    made.tensors[name] = mx.zeros(made.tensors[name].shape).at[3, 5].add(-1e6)
+    config = ConversionConfig(packed=packed, dtype=mx.float16)
+    message = rf"model\.{name}: expected weights from -65504 to 65504 .*use bfloat16"
+    with pytest.raises(ConversionError, match=message):
+        convert(made.save().folder, tmp_path / "out", config)
+    assert not (tmp_path / "out").exists()
+    convert(made.folder, tmp_path / "out", ConversionConfig(packed=packed, dtype=mx.bfloat16))
+
+
 def test_a_pattern_without_a_match_is_refused(
     random_checkpoint: MakeCheckpoint, tmp_path: Path
 ) -> None:

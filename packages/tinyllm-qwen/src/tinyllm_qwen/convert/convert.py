@@ -1,6 +1,7 @@
 """Conversion of a Hugging Face checkpoint to an MLX checkpoint, tensor by tensor."""
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -94,8 +95,8 @@ def convert(
         progress: a callback with the number of converted bytes of the source, and of all bytes.
 
     Raises:
-        ConversionError: if the target exists, the checkpoint is quantized already, or memory or
-            disk space is too small.
+        ConversionError: if the target exists, the checkpoint is quantized already, memory or disk
+            space is too small, or a weight exceeds the range of float16.
         CheckpointError: if the files are missing, damaged, or of a model that is not supported.
         HubError: if a repository cannot be fetched.
         ValueError: if the settings do not fit the model.
@@ -157,6 +158,7 @@ def _write_tensors(
         with SafetensorsWriter(folder / file, parts) as writer:
             for tensor in shard:
                 _, array = next(source)
+                _check_range(tensor.name, array, stored[tensor.source].dtype)
                 arrays = [array] if tensor.packed is None else pack_rows(array, tensor.packed)
                 for name in tensor.parts:
                     writer.write(name, arrays.pop(0))
@@ -168,6 +170,21 @@ def _write_tensors(
     # A single file gets an index too: mlx-lm reads the names of files to download from the index.
     sizes = {"total_size": plan.nbytes, "total_parameters": plan.parameters}
     _write_json(folder / INDEX, {"metadata": sizes, "weight_map": dict(sorted(weight_map.items()))})
+
+
+def _check_range(name: str, array: mx.array, stored_dtype: str) -> None:
+    """Raise ConversionError if the cast to float16 made infinities.
+
+    Scales and biases of finite weights are finite, so this check covers packed tensors too. The
+    maximum and minimum need no temporary array.
+    """
+    if array.dtype != mx.float16 or stored_dtype == "F16":
+        return
+    if math.inf in (array.max().item(), -array.min().item()):
+        raise ConversionError(
+            f"{name}: expected weights from -65504 to 65504 for float16, got larger ones: use "
+            "bfloat16 (--dtype bfloat16)"
+        )
 
 
 def pack_rows(weight: mx.array, packed: PackedFormat) -> list[mx.array]:
