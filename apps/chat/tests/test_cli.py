@@ -5,6 +5,7 @@ import io
 import os
 import pty
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -152,6 +153,14 @@ class TerminalProcess:
     def type(self, keys: str) -> None:
         os.write(self._fd, keys.encode())
 
+    def send_signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def modes(self) -> int:
+        """Return the local modes of the terminal: echo, lines, signals of keys."""
+        modes: int = termios.tcgetattr(self._fd)[3]
+        return modes
+
     def finish(self) -> int:
         """Read to the end, and return the exit code."""
         while self._read():
@@ -200,6 +209,18 @@ def test_json_requires_a_question(tmp_path: Path) -> None:
     with closing(TerminalProcess(["--json"], tmp_path)) as process:
         assert process.finish() == 2
     assert "--json: expected --prompt TEXT" in " ".join(process.shown.split())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_restores_the_terminal(tmp_path: Path, number: signal.Signals) -> None:
+    with closing(TerminalProcess([], tmp_path)) as process:
+        before = process.modes()
+        process.wait_for("/help for help")
+        process.wait_for(">")
+        assert process.modes() != before
+        process.send_signal(number)
+        assert process.finish() == 128 + number
+        assert process.modes() == before
 
 
 def test_a_warning_is_one_line() -> None:

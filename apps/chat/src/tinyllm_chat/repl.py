@@ -5,6 +5,7 @@ import sys
 from typing import TextIO
 
 from tinyllm_cli.messages import one_line
+from tinyllm_cli.program import exit_on_signals
 from tinyllm_qwen.checkpoint.hub import BUILT_IN
 from tinyllm_qwen.parallel.member import Member
 
@@ -40,6 +41,7 @@ def run(settings: Settings, terminal: Terminal, member: Member | None = None) ->
     terminal.info(f"{assistant.settings.model}: {assistant.description}; /help for help")
     session = Session(assistant, terminal)
     if sys.stdin.isatty():
+        exit_on_signals()  # restores the terminal
         history = open_history(os.environ, terminal.notice)
         answer_inputs(session, PromptReader(history, CommandCompleter()))
     else:
