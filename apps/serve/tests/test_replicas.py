@@ -69,7 +69,10 @@ def wait_for_total(server: Server, name: str, value: float, seconds: float = 20.
 def ray_processes(server: Server) -> dict[int, str]:
     """Return the names of a server's running Ray processes by process id, without zombies."""
     listed = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid=,stat=,args="], capture_output=True, text=True, check=True
+        ["ps", "-A", "-ww", "-o", "pid=,ppid=,stat=,args="],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     rows = [line.split(maxsplit=3) for line in listed.stdout.splitlines()]
     known, found = {server.process.pid}, {}
@@ -253,6 +256,23 @@ def test_an_update_refuses_no_request(copies: Server, endless: Path) -> None:
     assert answers[-1] == (200, "second")
 
 
+def test_a_lost_replica_is_replaced_after_an_update_that_failed(
+    copies: Server, endless: Path
+) -> None:
+    command = [sys.executable, "-m", "tinyllm_serve", "--ray", "--update", "--replicas", "2"]
+    options = ["--model", str(endless), "--max-model-len", "9999999"]
+    failed = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    assert failed.returncode == 1
+    assert "--max-model-len: expected at most" in failed.stderr
+    assert ask(copies, "hi", max_tokens=4).status_code == 200
+    lost = replica_processes(copies)[0]
+    os.kill(lost, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while lost in (now := replica_processes(copies)) or len(now) < 2:
+        assert time.monotonic() < deadline, ray_processes(copies)
+        time.sleep(0.2)
+
+
 def test_sigterm_finishes_running_requests_and_leaves_no_process(copies: Server) -> None:
     started = ray_processes(copies)
     assert len(started) > 4
@@ -272,3 +292,12 @@ def test_sigterm_finishes_running_requests_and_leaves_no_process(copies: Server)
     while left := [pid for pid in started if Path(f"/proc/{pid}").exists()]:
         assert time.monotonic() < deadline, {pid: started[pid] for pid in left}
         time.sleep(0.1)
+
+
+def test_the_server_ends_if_ray_does(endless: Path) -> None:
+    options = ("--model", str(endless), "--ray", "--replicas", "1", "--kv-cache-memory", "0.05")
+    with Server(*options, ready=False) as server:
+        server.wait_for("ready", 300.0)
+        (raylet,) = (pid for pid, name in ray_processes(server).items() if "raylet/raylet" in name)
+        os.kill(raylet, signal.SIGKILL)
+        assert server.process.wait(90) == 1

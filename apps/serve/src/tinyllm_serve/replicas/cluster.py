@@ -1,10 +1,13 @@
 """The Ray cluster, and the deployment of replicas on it."""
 
 import logging
+from typing import cast
 
 import ray
 from ray import serve
+from ray.exceptions import RayError
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import LoggingConfig
 from tinyllm_cli.cores import usable_cores
@@ -97,6 +100,23 @@ def deploy(settings: Settings, root: str) -> DeploymentHandle:
         return serve.run(application, name=APPLICATION, route_prefix=None)
     except RuntimeError as error:
         raise ServeError(f"the replicas cannot be started: {_reason()}") from error
+
+
+def cluster_works() -> bool:
+    """Return False once Ray's process on this machine has died: no replica is then replaced."""
+    try:
+        return any(node["Alive"] for node in ray.nodes())
+    except RayError:
+        return False
+
+
+def deployed() -> tuple[Settings, str] | None:
+    """Return the arguments of `deploy` for the running replicas; None if no replica answers."""
+    handle = serve.get_app_handle(APPLICATION).options(method_name="deployed")
+    try:
+        return cast("tuple[Settings, str]", handle.remote().result(timeout_s=10.0))
+    except (RayError, RayServeException, TimeoutError):
+        return None
 
 
 def stop_cluster() -> None:

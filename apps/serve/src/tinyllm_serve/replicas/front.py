@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tinyllm_serve.application import add_error_handlers, add_middleware
 from tinyllm_serve.clients import Client
+from tinyllm_serve.errors import ServeError
 from tinyllm_serve.http.body import in_turn, read_body
 from tinyllm_serve.http.body_limit import release_body
 from tinyllm_serve.http.disconnect import cancel, disconnected
@@ -21,7 +22,7 @@ from tinyllm_serve.http.errors import RETRY_AFTER_UNAVAILABLE, ApiError
 from tinyllm_serve.http.pace import Pacer
 from tinyllm_serve.http.sse import lost_stream_end
 from tinyllm_serve.json_log import log_event
-from tinyllm_serve.replicas.cluster import deploy, join_cluster, stop_cluster
+from tinyllm_serve.replicas.cluster import deploy, deployed, join_cluster, stop_cluster
 from tinyllm_serve.replicas.exchange import ReplicaRequest, RequestSummary
 from tinyllm_serve.replicas.local_settings import local_settings
 from tinyllm_serve.replicas.prefix_map import prefix_hashes
@@ -58,7 +59,13 @@ def run_replicas(settings: Settings) -> None:
         local = local_settings(settings)
         join_cluster()
         try:
-            deploy(local, settings.model)
+            before = deployed()
+            try:
+                deploy(local, settings.model)
+            except ServeError:
+                if before is not None:
+                    deploy(*before)  # Ray replaces no lost replica of a version that cannot start
+                raise
         finally:
             stop_cluster()
         log_event("updated", model=settings.model_names[0], replicas=settings.replica_range[0])

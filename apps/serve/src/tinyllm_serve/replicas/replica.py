@@ -33,6 +33,7 @@ class Replica:
         os.environ.setdefault("TINYLLM_NUM_THREADS", str(threads))
         configure_log()
         return_large_blocks()
+        self._deployed = settings, root
         self._service = Service(settings, root=root)
         self._endpoints = make_endpoints(self._service)
         self._loading = asyncio.Lock()
@@ -64,6 +65,10 @@ class Replica:
                     yield message
         except Exception:
             _log.exception("a request has failed")  # the client has got an error
+
+    def deployed(self) -> tuple[Settings, str]:
+        """Return the settings, and the model as the operator has named it."""
+        return self._deployed
 
     async def metrics(self) -> tuple[str, bytes]:
         """Return the replica's name and its metrics."""

@@ -4,20 +4,25 @@ import asyncio
 import signal
 from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from threading import Thread
 from typing import TypeVar, cast
 
+from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from starlette.types import Message
 
 from tinyllm_serve.metrics import Metrics, labelled_metrics
-from tinyllm_serve.replicas.cluster import deploy, start_cluster, stop_cluster
+from tinyllm_serve.replicas.cluster import cluster_works, deploy, start_cluster, stop_cluster
 from tinyllm_serve.replicas.exchange import ReplicaRequest, RequestSummary
 from tinyllm_serve.replicas.local_settings import local_settings
 from tinyllm_serve.served_model import Fact, ServedModel
 from tinyllm_serve.settings import Settings
 
 T = TypeVar("T")
+
+CHECK_SECONDS = 2.0
+"""Seconds between two checks that Ray works."""
 
 METRICS_TIMEOUT = 5.0
 """Seconds after which a replica without an answer is left out of the metrics."""
@@ -26,7 +31,7 @@ METRICS_TIMEOUT = 5.0
 class ReplicaSet(ServedModel):
     """Replicas of a model on Ray Serve, each with an engine of its own.
 
-    The set never fails, because Ray replaces a lost replica.
+    Ray replaces a lost replica. The set fails if Ray itself does.
     `metrics` has only the HTTP metrics, which this process counts.
     """
 
@@ -64,6 +69,18 @@ class ReplicaSet(ServedModel):
         low, high = self.settings.replica_range
         return {"replicas": low, "max_replicas": high, "logs": self._logs}
 
+    async def failed(self) -> str:
+        """Wait until Ray has lost this machine, and return the reason."""
+        while await _in_daemon(cluster_works):
+            await asyncio.sleep(CHECK_SECONDS)
+        self._state = "failed"
+        return self.failure
+
+    @property
+    def failure(self) -> str:
+        """The reason of the state "failed"."""
+        return "Ray has failed: a process of it has died"
+
     async def finish(self) -> None:
         """Wait until the requests in progress have ended."""
         await self._idle.wait()
@@ -92,10 +109,12 @@ class ReplicaSet(ServedModel):
             async for message in answer:
                 yield cast("Message | RequestSummary", message)
         finally:
-            answer.cancel()  # does nothing if the answer has ended
             self._in_progress -= 1
             if not self._in_progress:
                 self._idle.set()
+            # Does nothing if the answer has ended, and raises the error of a refused request again.
+            with suppress(RayServeException):
+                answer.cancel()
 
     async def metrics_text(self) -> bytes:
         """Return the metrics of HTTP, and of each replica with its name as a label."""
