@@ -139,3 +139,28 @@ def test_the_only_process_of_a_launcher_is_alone(
     monkeypatch.setenv("MLX_HOSTFILE", str(hosts))
     monkeypatch.setattr(member_module.mx.distributed, "init", None)  # type: ignore[attr-defined]
     assert Member.join(lambda _rank, _why: None) is None
+
+
+@pytest.mark.parametrize(
+    ("hosts", "rank", "named"),
+    [
+        ("{", "0", "MLX_HOSTFILE: .* cannot be read as JSON"),
+        ("[]", "0", "MLX_HOSTFILE: .*: expected addresses with ports for each rank"),
+        ('[["a:1"], []]', "0", "MLX_HOSTFILE: .*: expected addresses with ports"),
+        ('["a:1", "b:1"]', "0", "MLX_HOSTFILE: .*: expected addresses with ports"),
+        ('[["a:1"], ["b:99999"]]', "0", "MLX_HOSTFILE: .*: expected addresses with ports"),
+        ('[["a"], ["b"]]', "0", "MLX_HOSTFILE: .*: expected addresses with ports"),
+        ('[["a:1"], ["b:1"]]', "2", "MLX_RANK: expected 0 to 1, as .* says, got '2'"),
+        ('[["a:1"], ["b:1"]]', "x", "MLX_RANK: expected 0 to 1, as .* says, got 'x'"),
+    ],
+)
+def test_wrong_addresses_are_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: str, rank: str, named: str
+) -> None:
+    path = tmp_path / "hosts"
+    path.write_text(hosts)
+    monkeypatch.setenv("MLX_HOSTFILE", str(path))
+    monkeypatch.setenv("MLX_RANK", rank)
+    monkeypatch.setattr(member_module.mx.distributed, "init", None)  # type: ignore[attr-defined]
+    with pytest.raises(RuntimeError, match=named):
+        Member.join(lambda _rank, _why: None)

@@ -1,7 +1,9 @@
 """One process of a group that shares a model: how it joins, loads its part, and leaves."""
 
 import faulthandler
+import json
 import os
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -212,6 +214,40 @@ class Member:
             ) from error
 
 
+def _check_ring() -> None:
+    """Check the variables of MLX's ring, which waits for wrong addresses and crashes without any.
+
+    Raises:
+        RuntimeError: if the file of addresses or the number of the rank is wrong.
+    """
+    path, rank = os.environ.get("MLX_HOSTFILE"), os.environ.get("MLX_RANK", "")
+    if path is None:
+        return
+    try:
+        hosts = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError) as error:
+        raise RuntimeError(f"MLX_HOSTFILE: {path} cannot be read as JSON: {error}") from None
+    if not (isinstance(hosts, list) and hosts and all(map(_are_addresses, hosts))):
+        raise RuntimeError(
+            f"MLX_HOSTFILE: {path}: expected addresses with ports for each rank, such as "
+            '[["10.0.0.1:40001"], ["10.0.0.2:40001"]]'
+        )
+    if not (rank.isdecimal() and int(rank) < len(hosts)):
+        raise RuntimeError(
+            f"MLX_RANK: expected 0 to {len(hosts) - 1}, as {path} says, got {rank!r}"
+        )
+
+
+def _are_addresses(value: object) -> bool:
+    """Return True for a list of at least one address such as "10.0.0.1:40001"."""
+    if not isinstance(value, list) or not value:
+        return False
+    ports = [
+        re.fullmatch(r".+:(\d{1,5})", each) if isinstance(each, str) else None for each in value
+    ]
+    return all(port is not None and 0 < int(port[1]) < 1 << 16 for port in ports)
+
+
 def _described_group() -> mx.distributed.Group:
     """Join the group that the environment variables describe.
 
@@ -221,6 +257,7 @@ def _described_group() -> mx.distributed.Group:
     Raises:
         RuntimeError: if the group cannot be made.
     """
+    _check_ring()
     until = time.monotonic() + JOIN_TIMEOUT - _RING_TIMEOUT
     while True:
         try:
