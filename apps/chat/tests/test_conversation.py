@@ -160,3 +160,14 @@ def test_a_file_that_is_too_large_is_not_read(
     monkeypatch.setattr(transcript, "MAX_BYTES", 10)
     with pytest.raises(ChatError, match="not a saved conversation"):
         transcript.load(path)
+
+
+def test_the_home_folder_of_an_unknown_user_is_refused_with_the_path() -> None:
+    path = Path("~nobody-of-this-name/x")
+    conversation = Conversation()
+    for attempt in (
+        lambda: transcript.load(path),
+        lambda: transcript.save(path, conversation, "m"),
+    ):
+        with pytest.raises(ChatError, match="~nobody-of-this-name/x: the home folder is unknown"):
+            attempt()

@@ -29,7 +29,7 @@ def save(path: Path, conversation: Conversation, model: str) -> None:
     ]
     document = {"format": FORMAT, "version": VERSION, "model": model}
     text = json.dumps(document | {"system": conversation.system, "turns": turns}, indent=2)
-    path = path.expanduser()
+    path = _expanded(path)
     if path.exists() and not _is_transcript(path):
         raise ChatError(f"{path} exists and is not a saved conversation: choose another name")
     temporary: str | None = None
@@ -53,7 +53,7 @@ def load(path: Path) -> Conversation:
     Raises:
         ChatError: if the file cannot be read or is not a saved conversation.
     """
-    path = path.expanduser()
+    path = _expanded(path)
     document = _read_json(path)
     if document.get("format") != FORMAT:
         raise ChatError(f"{path} is not a saved conversation: expected a file written by /save")
@@ -100,3 +100,11 @@ def _is_transcript(path: Path) -> bool:
         return _read_json(path).get("format") == FORMAT
     except ChatError:
         return False
+
+
+def _expanded(path: Path) -> Path:
+    """Replace a leading "~" by the home folder."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ChatError(f"{path}: the home folder is unknown: give the path without ~") from None

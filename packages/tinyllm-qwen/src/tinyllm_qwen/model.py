@@ -188,8 +188,8 @@ class Qwen:
             tokens: see `__call__`.
             batch: see `__call__`.
             caches: see `__call__`.
-            k: the number of tokens. The result has k tokens of each process, or as many as the
-                largest part of the vocabulary if it has fewer.
+            k: the number of tokens. The result has min(k, P) tokens of each process, where P is
+                the largest number of tokens that a process has.
             indices: the tokens, as in `__call__`; the last token of each row unless given.
 
         Raises:

@@ -123,9 +123,8 @@ def _entries(folder: Path, config: QwenConfig) -> Iterator[tuple[str, Path, str,
     """Yield name in the model, file, name in the file and header entry of each needed tensor."""
     for shard in find_shards(folder):
         for key, entry in read_header(shard).items():
-            nested = bool(config.mlx_prefix)
-            name = module_path(key) if nested else key.removeprefix(_PREFIX)
-            if not (_is_surplus(name, config) or (nested and key.startswith(VISION))):
+            name = module_path(key) if config.is_nested else key.removeprefix(_PREFIX)
+            if not (_is_surplus(name, config) or (config.is_nested and key.startswith(VISION))):
                 yield name, shard, key, entry
 
 

@@ -1,8 +1,8 @@
 """The names of modules without the prefixes that distinguish the formats of checkpoints."""
 
 PREFIXES = ("model.language_model.", "language_model.model.", "language_model.", "model.")
-"""Prefixes of the language model: Qwen3.5 in the files of Hugging Face (first) and of MLX (second
-and third, the latter for the head), and all other models."""
+"""Prefixes of the language model. In order: Qwen3.5 by Hugging Face, Qwen3.5 by MLX, the head of
+Qwen3.5 by MLX, all other models."""
 
 VISION = ("model.visual.", "visual.", "vision_tower.", "model.vision_tower.")
 """Prefixes of the vision tower, in the files of Hugging Face and of MLX."""

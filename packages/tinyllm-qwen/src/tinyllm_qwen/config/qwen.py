@@ -116,9 +116,14 @@ class QwenConfig:
         return self.attention_bias and self.model_type != "qwen2"
 
     @property
+    def is_nested(self) -> bool:
+        """True if the model is the language model of a larger one in the files."""
+        return self.model_type in _NESTED
+
+    @property
     def mlx_prefix(self) -> str:
         """The prefix of all tensors in a checkpoint of MLX, before "model."."""
-        return "language_model." if self.model_type in _NESTED else ""
+        return "language_model." if self.is_nested else ""
 
     @property
     def context_length(self) -> int:

@@ -18,10 +18,10 @@ def counting_model(folder: Path, ops: OpSet) -> tuple[Qwen, Tokenizer]:
     """Make a small hybrid model that counts: after token n it chooses token n + 1, modulo V.
 
     The draft head counts too, so that its draft tokens are accepted, unless a sampler with a high
-    temperature chooses another token. Row n + 1 of the output head is
-    the embedding of token n. All layers change the hidden states a little, so that the bits of the
-    logits depend on every earlier token. The projection of the draft head passes the embedding of
-    the next token on, without the hidden state.
+    temperature chooses another token. Row n + 1 of the output head is the embedding of token n. All
+    layers change the hidden states a little, so that the bits of the logits depend on every earlier
+    token. The projection of the draft head passes the embedding of the next token on, without the
+    hidden state.
 
     Args:
         folder: the folder to make, for a checkpoint with the tokenizer and with the random weights
