@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,15 @@ def test_a_server_that_does_not_come_up_is_named(tmp_path: Path) -> None:
         pass
 
 
+@pytest.fixture
+def heard_hangup() -> Iterator[None]:
+    """Let SIGHUP end processes that the test starts, even if nohup runs the tests."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("heard_hangup")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_the_server_too(tmp_path: Path, number: signal.Signals) -> None:
     pid_file = tmp_path / "pid"
@@ -113,20 +122,19 @@ server.find_servers = lambda *_: ([slow], [])
 sys.argv = ["bench", "serve"]
 sys.exit(cli.main())
 """
-    process = subprocess.Popen([sys.executable, "-c", program])
-    deadline = time.monotonic() + 60
-    while not (pid_file.exists() and pid_file.read_text()):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    server_pid = int(pid_file.read_text())
-    process.send_signal(number)
-    code = process.wait(30)
-    try:
-        with pytest.raises(ProcessLookupError):
-            os.kill(server_pid, signal.SIGKILL)
-    finally:
-        assert code == 128 + number
+    with subprocess.Popen([sys.executable, "-c", program]) as process:
+        try:
+            deadline = time.monotonic() + 60
+            while not (pid_file.exists() and pid_file.read_text()):
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            process.send_signal(number)
+            assert process.wait(30) == 128 + number
+        finally:
+            process.kill()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid_file.read_text()), signal.SIGKILL)
 
 
 REFUSING = """
