@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tinyllm_cli.api_key import is_valid_key
+
 from tinyllm_serve.errors import UsageError
 
 MAX_PRIORITY = 1000
@@ -66,11 +68,6 @@ class KeyEntry:
             cache_salt="" if share_prefix_cache else digest[:32],
             limit=self.limit,
         )
-
-
-def is_valid_key(key: str) -> bool:
-    """Return True if clients can send a key in a header."""
-    return bool(key) and key.isascii() and key.isprintable() and " " not in key
 
 
 def read_keys(path: Path) -> list[KeyEntry]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, get_type_hints
 from urllib.parse import urlsplit
 
+from tinyllm_cli.api_key import is_valid_key
 from typer import Option
 
 from tinyllm_serve.clients import (
@@ -14,7 +15,6 @@ from tinyllm_serve.clients import (
     Client,
     KeyEntry,
     check_distinct,
-    is_valid_key,
     read_keys,
 )
 from tinyllm_serve.errors import UsageError

@@ -8,6 +8,8 @@ from http.client import HTTPException, HTTPResponse
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
+from tinyllm_cli.api_key import is_valid_key
+
 from tinyllm_chat.errors import ChatError
 
 Json = dict[str, object]
@@ -41,7 +43,7 @@ class ServerConnection:
         Raises:
             ChatError: if the key cannot be sent in a header.
         """
-        if api_key and not (api_key.isascii() and api_key.isprintable() and " " not in api_key):
+        if api_key and not is_valid_key(api_key):
             raise ChatError("--api-key: expected printable characters of ASCII without spaces")
         self.url = url.rstrip("/").removesuffix("/v1")
         self._headers = {"Content-Type": "application/json"}
