@@ -99,7 +99,10 @@ def _terminal_output() -> Output | None:
         return None
     if sys.stderr.isatty():
         return create_output(always_prefer_tty=True)
-    return create_output(stdout=Path("/dev/tty").open("w"))
+    try:
+        return create_output(stdout=Path("/dev/tty").open("w"))
+    except OSError:  # the process has no terminal of its own
+        return create_output(always_prefer_tty=True)
 
 
 def _key_bindings(pastes: PasteBuffer) -> KeyBindings:
