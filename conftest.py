@@ -3,7 +3,8 @@
 `uv run pytest` is the quick check after a change. `uv run pytest packages/tinyllm-engine` runs all
 tests of that member. CI runs every member so.
 
-Ctrl-C also ends a run while Python collects garbage, and tests of it also run in the background.
+Ctrl-C also ends a run while Python collects garbage. Tests of signals also run in the background
+and under nohup.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     Hypothesis measures the time of each collection in a callback. Python ignores the
     KeyboardInterrupt there: pytest would fail the test with a warning, and continue.
 
-    Programs that a shell starts in the background ignore Ctrl-C, and so do their children. Tests
-    send it to both.
+    Programs that a shell starts in the background ignore Ctrl-C, and those of nohup ignore SIGHUP.
+    Their children would too, and tests send them both.
     """
     report = sys.unraisablehook
 
@@ -50,8 +51,12 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 
     sys.unraisablehook = stop_or_report
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    hangup = signal.getsignal(signal.SIGHUP)
+    if hangup == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)  # children do not inherit a handler
     try:
         return (yield)
     finally:
         sys.unraisablehook = report
         signal.signal(signal.SIGINT, handler)
+        signal.signal(signal.SIGHUP, hangup)

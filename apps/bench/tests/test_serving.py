@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,15 +100,6 @@ def test_a_server_that_does_not_come_up_is_named(tmp_path: Path) -> None:
         pass
 
 
-@pytest.fixture
-def heard_hangup() -> Iterator[None]:
-    """Let SIGHUP end processes that the test starts, even if nohup runs the tests."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
-@pytest.mark.usefixtures("heard_hangup")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_the_server_too(tmp_path: Path, number: signal.Signals) -> None:
     pid_file = tmp_path / "pid"

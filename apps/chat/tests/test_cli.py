@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -211,15 +211,6 @@ def test_json_requires_a_question(tmp_path: Path) -> None:
     assert "--json: expected --prompt TEXT" in " ".join(process.shown.split())
 
 
-@pytest.fixture
-def heard_hangup() -> Iterator[None]:
-    """Let SIGHUP end processes that the test starts, even if nohup runs the tests."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
-@pytest.mark.usefixtures("heard_hangup")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_restores_the_terminal(tmp_path: Path, number: signal.Signals) -> None:
     with closing(TerminalProcess([], tmp_path)) as process:

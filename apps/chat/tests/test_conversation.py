@@ -163,11 +163,11 @@ def test_a_file_that_is_too_large_is_not_read(
 
 
 def test_the_home_folder_of_an_unknown_user_is_refused_with_the_path() -> None:
-    path = Path("~nobody-of-this-name/x")
+    path = Path("~unknown-user/x")
     conversation = Conversation()
     for attempt in (
         lambda: transcript.load(path),
         lambda: transcript.save(path, conversation, "m"),
     ):
-        with pytest.raises(ChatError, match="~nobody-of-this-name/x: the home folder is unknown"):
+        with pytest.raises(ChatError, match="~unknown-user/x: the home folder is unknown"):
             attempt()

@@ -23,19 +23,34 @@ HI = {"choices": [{"delta": {"content": "Hi"}}]}
 DONE = b"data: [DONE]\n\n"
 
 
+class Handler(BaseHTTPRequestHandler):
+    """A handler that logs nothing."""
+
+    def log_message(self, *_arguments: object) -> None:
+        """Log nothing."""
+
+
+@contextmanager
+def serving(handler: type[Handler]) -> Iterator[str]:
+    """Run a server, and yield its URL."""
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
 @contextmanager
 def running_server(models: bytes, stream: bytes, missing: int = 0) -> Iterator[str]:
     """Run a server with these bodies, and yield its URL. It announces `missing` bytes more."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Bodies(Handler):
         def do_GET(self) -> None:
             self._send(models)
 
         def do_POST(self) -> None:
             self._send(stream)
-
-        def log_message(self, *_arguments: object) -> None:
-            """Log nothing."""
 
         def _send(self, body: bytes) -> None:
             self.send_response(200)
@@ -43,12 +58,8 @@ def running_server(models: bytes, stream: bytes, missing: int = 0) -> Iterator[s
             self.end_headers()
             self.wfile.write(body)
 
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
+    with serving(Bodies) as url:
+        yield url
 
 
 def connect(url: str) -> RemoteAssistant:
@@ -154,22 +165,18 @@ def test_counts_that_the_server_does_not_report_are_left_out() -> None:
 def test_a_redirect_is_refused_and_gets_no_key() -> None:
     received: list[str | None] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Redirecting(Handler):
         def do_GET(self) -> None:
             received.append(self.headers["Authorization"])
             self.send_response(302)
-            self.send_header("Location", f"http://127.0.0.1:{self.server.server_address[1]}/other")
+            self.send_header("Location", "/other")
             self.end_headers()
 
-        def log_message(self, *_arguments: object) -> None:
-            """Log nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        connection = ServerConnection(f"http://127.0.0.1:{server.server_port}", "secret")
-        with pytest.raises(ChatError, match="HTTP status 302, a redirect: give --server the new"):
-            connection.models()
-        server.shutdown()
+    with (
+        serving(Redirecting) as url,
+        pytest.raises(ChatError, match="HTTP status 302, a redirect: give --server the new"),
+    ):
+        ServerConnection(url, "secret").models()
     assert received == ["Bearer secret"]
 
 
@@ -183,7 +190,7 @@ def test_a_key_that_no_header_can_have_is_refused_and_not_shown(key: str) -> Non
 def test_ctrl_c_ends_the_wait_for_a_silent_server_and_keeps_the_text() -> None:
     ended = Event()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Silent(Handler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
@@ -195,21 +202,16 @@ def test_ctrl_c_ends_the_wait_for_a_silent_server_and_keeps_the_text() -> None:
             self.wfile.write(event(HI))
             ended.wait(30)
 
-        def log_message(self, *_arguments: object) -> None:
-            """Log nothing."""
-
     conversation = Conversation()
     conversation.add_question("hi")
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        remote = connect(f"http://127.0.0.1:{server.server_port}")
+    interrupt = Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    with serving(Silent) as url:
+        remote = connect(url)
         with interrupt_flag(at_once=True) as should_stop:
-            interrupt = Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
             interrupt.start()
             answer = remote.reply(conversation, lambda _segment: None, should_stop=should_stop)
         ended.set()
-        interrupt.join()
-        server.shutdown()
+    interrupt.join()
     assert (answer.text, answer.finish_reason) == ("Hi", "interrupted")
 
 

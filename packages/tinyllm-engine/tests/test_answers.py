@@ -1,4 +1,4 @@
-"""How answers end, and how they go on after a preemption."""
+"""The ends of answers, and answers after a preemption."""
 
 import pytest
 from tinyllm_engine import Engine, EngineSettings, Grammar, Output, Request
