@@ -299,7 +299,7 @@ class Engine:
             return ()
         # Each draft token needs a slot for the recurrent state after it.
         slots = None if self._states is None else self._states.unused
-        served = self._scheduler.choose_tenants()
+        served = self._scheduler.choose_served()
         return propose_drafts(self._drafter, served, self.settings.speculation, slots)
 
     def _prepare(self, step: Step) -> None:

@@ -9,9 +9,8 @@ from jaxtyping import Float, Shaped
 class Communicator:
     """Communication between the `size` processes that share a layer, seen by process `rank`.
 
-    This base class is for a model in one process: every method returns its input; `all_gather` adds
-    the axis of ranks. Layers call the
-    methods in every pass, whatever the number of processes.
+    This base class is for a model in one process. Every method returns its input, and `all_gather`
+    adds the axis of ranks. Layers call the methods in every pass, whatever the number of processes.
     """
 
     rank: int = 0

@@ -49,7 +49,7 @@ class Embedding:
             return self.ops.embedding(ids, self.weight)
         own = (ids >= self.held.start) & (ids < self.held.stop)
         rows = self.ops.embedding(mx.where(own, ids - self.held.start, 0), self.weight)
-        return self.communicator.all_reduce(mx.where(own[..., None], rows, 0).astype(rows.dtype))
+        return self.communicator.all_reduce(mx.where(own[..., None], rows, 0))
 
     def as_linear(self, h: Float[mx.array, "*batch E"]) -> Float[mx.array, "*batch held"]:
         """Return the logits of the tokens in `held`: h times the transposed table.

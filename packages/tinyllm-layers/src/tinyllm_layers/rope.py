@@ -15,8 +15,8 @@ from tinyllm_ops.checks import check_positions, slice_start
 class RoPE:
     """Rotary position embedding for texts of up to `seq_len` tokens.
 
-    Attention reads the settings, and normalizes and rotates with `OpSet.norm_rope`. A call of this
-    layer rotates alone.
+    Attention only reads the settings: it normalizes and rotates with `tinyllm_ops.norm_rope`. A
+    call of this layer rotates without a norm.
 
     Attributes:
         dims: the number of features of a head to rotate, an even number. A head may have more

@@ -221,7 +221,7 @@ class Qwen:
     def make_pages(
         self, count: int, page_size: int, *, kv_bits: int | None = None, state_slots: int = 0
     ) -> list[PagedCache | RecurrentPool]:
-        """Make empty pages and slots for many sequences; see `make_pages`."""
+        """Allocate empty pages and slots for many sequences; see `make_pages`."""
         pages = self._pages(self.groups.partition, count, page_size, kv_bits, state_slots)
         mx.eval([array for cache in pages for array in cache.arrays])
         return pages

@@ -79,7 +79,10 @@ def read_regular_file(path: Path, max_bytes: int) -> bytes:
     except OSError as error:
         raise unreadable(path, error) from None
     if len(data) > max_bytes:
-        raise CheckpointError(f"{path}: expected at most {max_bytes} bytes, got {size}")
+        raise CheckpointError(
+            f"{path}: expected at most {max_bytes} bytes, got {size}: take the file of the "
+            "original model"
+        )
     return data
 
 

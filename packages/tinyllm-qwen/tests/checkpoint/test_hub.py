@@ -80,6 +80,13 @@ def test_a_folder_called_pico_wins_only_if_it_is_a_checkpoint(
     assert resolve("pico") == Path("pico")
 
 
+def test_a_file_called_pico_does_not_hide_the_built_in_model(
+    tmp_path: Path, built_in: Path
+) -> None:
+    (tmp_path / "pico").write_text("")
+    assert resolve("pico") == built_in
+
+
 def test_an_installation_without_the_built_in_model_says_so(built_in: Path) -> None:
     built_in.rmdir()
     with pytest.raises(CheckpointError, match="missing from this installation"):
@@ -117,6 +124,8 @@ def test_a_file_is_refused_with_its_folder(tmp_path: Path) -> None:
     file.write_bytes(b"")
     with pytest.raises(CheckpointError, match=f"is a file: .* {tmp_path}$"):
         resolve(file)
+    with pytest.raises(CheckpointError, match=f"is a file: .* {tmp_path}$"):
+        resolve(file.name)
 
 
 def test_a_gguf_file_is_refused_with_the_formats_that_are_read(tmp_path: Path) -> None:

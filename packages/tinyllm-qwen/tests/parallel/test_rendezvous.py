@@ -12,7 +12,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 from tinyllm_layers import Communicator
-from tinyllm_qwen.parallel import weight_files
+from tinyllm_qwen.parallel import rendezvous, weight_files
 from tinyllm_qwen.parallel.rendezvous import agree, connect
 from tinyllm_qwen.parallel.weight_files import WeightComparison, comparison
 
@@ -118,6 +118,14 @@ def test_all_ranks_get_a_channel(monkeypatch: pytest.MonkeyPatch) -> None:
         1: [b"to 1\n"],
         2: [b"to 2\n"],
     }
+
+
+@pytest.mark.parametrize("line", [b"", b"[1", b"[1, 2, 3]", b"1", '[1, "é"]'.encode(), b"\xff"])
+def test_a_stranger_is_no_rank(line: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(line + b"\n")
+        assert rendezvous._rank_of(ours, "password") is None
 
 
 @pytest.mark.parametrize(

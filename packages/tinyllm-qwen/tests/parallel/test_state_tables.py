@@ -4,11 +4,12 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
-from tinyllm_layers import Batch, LayerCache, RecurrentPool
+from tinyllm_layers import Batch, LayerCache, RecurrentCache, RecurrentPool
 from tinyllm_ops import MLX, NO_STATE, PageTable, StateTable
 from tinyllm_qwen.checkpoint.weights import load_part, load_weights
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.model import Qwen
+from tinyllm_qwen.parallel.bounded_cache import bounded
 from tinyllm_qwen.parallel.command import CacheSpec, Forward, decode, encode
 from tinyllm_qwen.parallel.control_channel import ControlChannel
 from tinyllm_qwen.parallel.driver import Driver
@@ -114,3 +115,8 @@ def test_a_rank_keeps_the_states_of_its_own_heads(folder: Path, model: Qwen) -> 
         assert mx.array_equal(own, all_rows[mx.array(rows)]).item()
     states = [part.local(config).recurrent for part in partitions]
     assert [sizes and sizes.num_value_heads for sizes in states] == [2, 2]
+
+
+def test_a_limit_of_tokens_needs_an_attention_layer_on_rank_0(model: Qwen) -> None:
+    with pytest.raises(ValueError, match=r"max_size: .* attention layer on rank 0"):
+        bounded([RecurrentCache()], model.config, max_size=100)

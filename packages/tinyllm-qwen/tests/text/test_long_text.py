@@ -89,7 +89,7 @@ def test_texts_are_whole_under_an_unknown_pattern(pattern: str) -> None:
 
 
 def test_a_long_text_has_the_tokens_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoder, "PIECE", 100)
+    monkeypatch.setattr(encoder, "PIECE_LENGTH", 100)
     text = "one two, <|im_end|>three 4567\n" * 300
     assert TOKENIZER.encode(text) == BACKEND.encode(text).ids
 

@@ -151,6 +151,7 @@ class BlockManager:
 
     def registered(self) -> dict[bytes, int]:
         """Return all registered pages by block hash; the pages to evict first come first."""
+        # A text is registered from its start on, and evicted from its end.
         held = [page for page in reversed(self._hash_of) if page not in self._cached]
         return {self._hash_of[page]: page for page in [*self._cached, *held]}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import mlx.core as mx
 from tinyllm_layers import PagedCache, RecurrentPool
 from tinyllm_qwen.language_model import LanguageModel
 
@@ -83,11 +82,6 @@ class PagePool:
         self.caches += self._make(self._model, self.num_slots)
         if self._draft is not None:
             self.draft_caches += self._make(self._draft, 0)
-        mx.eval([array for cache in self._all_caches for array in cache.arrays])
-
-    @property
-    def _all_caches(self) -> list[PooledCache]:
-        return [*self.caches, *self.draft_caches]
 
     def _make(self, model: LanguageModel, slots: int) -> Sequence[PooledCache]:
         """Make empty pages and slots for all layers of a model."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-_MIN_TOKENS = 32
-"""The fewest prompt tokens of a step. With fewer, reading the weights takes most of the time."""
+_TILE = 32
+"""Kernels compute prompts in tiles of this many tokens. A step prefills at least one tile, because
+with fewer tokens reading the weights takes most of the time."""
 
 _ALONE = 4
 """The factor of the duration if no request waits for its next token. Reading the weights then takes
@@ -28,16 +29,16 @@ class PrefillBudget:
         self.seconds = seconds
         self.max_tokens = max_tokens
         self._rate: float | None = None  # tokens per second
-        self.tokens = self.tokens_alone = min(4 * _MIN_TOKENS, max_tokens)
+        self.tokens = self.tokens_alone = min(4 * _TILE, max_tokens)
 
     def observe(self, tokens: int, seconds: float) -> None:
         """Update the speed and `tokens` after a step prefilled `tokens` tokens in `seconds`."""
         rate = tokens / max(seconds, 1e-9)
         self._rate = rate if self._rate is None else self._rate + _SMOOTHING * (rate - self._rate)
-        self.tokens = self._in_time(self._rate * self.seconds)
-        self.tokens_alone = self._in_time(self._rate * self.seconds * _ALONE)
+        self.tokens = self._whole_tiles(self._rate * self.seconds)
+        self.tokens_alone = self._whole_tiles(self._rate * self.seconds * _ALONE)
 
-    def _in_time(self, tokens: float) -> int:
-        """Return `tokens` in whole tiles: kernels compute prompts in tiles of 32 tokens."""
-        whole = int(tokens) // _MIN_TOKENS * _MIN_TOKENS
-        return min(max(whole, _MIN_TOKENS), self.max_tokens)
+    def _whole_tiles(self, tokens: float) -> int:
+        """Return a number of tokens in whole tiles, at least one tile and at most `max_tokens`."""
+        whole = int(tokens) // _TILE * _TILE
+        return min(max(whole, _TILE), self.max_tokens)

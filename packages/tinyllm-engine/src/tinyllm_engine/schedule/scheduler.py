@@ -85,7 +85,7 @@ class Scheduler:
         """The requests that hold pages, in queue order."""
         return tuple(self._running)
 
-    def choose_tenants(self) -> tuple[RequestState, ...]:
+    def choose_served(self) -> tuple[RequestState, ...]:
         """Choose the tenants that the next step serves; return their running requests.
 
         The call updates the virtual times of tenants that have come or gone. It may be called twice
@@ -158,7 +158,7 @@ class Scheduler:
         if self._waiting and self._may_admit:
             self._may_admit = False
             self._admit()
-        served = self.choose_tenants()
+        served = self.choose_served()
         for request in set(self._running).difference(served):
             request.draft.clear()
         decode = self._decode_chunks(served)
@@ -294,7 +294,7 @@ class Scheduler:
                 request.draft.clear()
                 chunk = _decode_chunk(request)
                 while not self.reserve(request, chunk.stop):
-                    self._preempt(self._largest())
+                    self._preempt(self._next_to_preempt())
                     if not request.block_table:
                         break
             if request.block_table:
@@ -321,7 +321,7 @@ class Scheduler:
         """Count the seats and pages of all tenants."""
         return TenantQuotas(self._waiting, self._running, self.max_running, self.block_manager)
 
-    def _largest(self) -> RequestState:
+    def _next_to_preempt(self) -> RequestState:
         """Return the last running request of the tenant that uses most pages for its weight."""
         quotas = self._quotas()
         # Of equal tenants, the tenant whose request is last in queue order.

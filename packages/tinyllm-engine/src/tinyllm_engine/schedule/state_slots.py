@@ -88,14 +88,14 @@ class StateSlots:
 
     def free(self, request: RequestState) -> None:
         """Free all slots of a request."""
-        slots, request.slots = _of(request), None
+        slots, request.slots = _slots_of(request), None
         self._free.extend(slots.own)
         for block_hash in slots.held:
             self.snapshots.release(block_hash)
 
     def assign_prefill_slots(self, chunk: Chunk) -> Chunk:
         """Return a chunk of a prompt with its slots."""
-        slots, saves = _of(chunk.request), dict[int, int]()
+        slots, saves = _slots_of(chunk.request), dict[int, int]()
         for length in self._ends(chunk):
             block_hash = self._hash(chunk.request, length)
             slot = self.snapshots.begin(block_hash)
@@ -111,7 +111,7 @@ class StateSlots:
 
         If too few slots are free, the last draft tokens are dropped from the request.
         """
-        slots, draft = _of(chunk.request), chunk.request.draft
+        slots, draft = _slots_of(chunk.request), chunk.request.draft
         dropped = max(0, len(draft) - len(self._free))
         if dropped:
             del draft[-dropped:]
@@ -128,7 +128,7 @@ class StateSlots:
 
     def update(self, request: RequestState, computed: int) -> None:
         """Record that the passes of a step have computed the first `computed` tokens."""
-        slots = _of(request)
+        slots = _slots_of(request)
         if len(slots.own) > 1:
             # The step computed one token, with the state in `own[0]`, and then the draft tokens.
             slots.current = slots.own.pop(computed - request.num_computed_tokens - 1)
@@ -163,7 +163,7 @@ class StateSlots:
         return request.block_hashes(self.page_size)[length // self.page_size - 1]
 
 
-def _of(request: RequestState) -> RequestSlots:
+def _slots_of(request: RequestState) -> RequestSlots:
     assert request.slots is not None, "the request runs"
     return request.slots
 

@@ -104,7 +104,10 @@ class TenantQuotas:
         return victims
 
     def _seat_from(self, tenant: str) -> str | None:
-        """Return the tenant that loses a seat to `tenant`; None if `tenant` has its quota."""
+        """Return the tenant that loses a seat to `tenant`.
+
+        The result is None if `tenant` has its quota, or no other tenant exceeds its own.
+        """
         if self._seats[tenant] >= self._seat_quota(tenant):
             return None
         above = [each for each in self._seats if self._seats[each] > self._seat_quota(each)]

@@ -96,7 +96,7 @@ class SchedulerMemory:
         Raises:
             AssertionError: if a slot holds another text than the request that reads it.
         """
-        for request, limit in draft_limits(self.scheduler.choose_tenants(), drafts).items():
+        for request, limit in draft_limits(self.scheduler.choose_served(), drafts).items():
             request.draft[:] = _drafted(request.tokens, limit)
         step = self.last = self.scheduler.schedule(budget)
         assert sum(len(chunk.tokens) for chunk in step.prefill) <= budget

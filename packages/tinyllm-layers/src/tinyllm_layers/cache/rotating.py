@@ -119,9 +119,11 @@ class RotatingCache(KVCache):
     def trim(self, length: int) -> None:
         """Remove all but the first `length` tokens."""
         if not self.can_trim(length):
+            if self._offset <= self.max_size:
+                raise ValueError(f"length: expected 0 to {self._offset}, got {length}")
             raise ValueError(
-                f"length: expected 0 to {self._offset}, before {self.max_size} tokens were seen, "
-                f"got {length} after {self._offset}"
+                f"length: expected {self._offset}, because earlier tokens were overwritten, got "
+                f"{length}: make a new cache"
             )
         self._offset = length
 

@@ -26,7 +26,7 @@ def random_gated_delta_net(
     seed: int = 0,
     ops: OpSet = REFERENCE,
 ) -> GatedDeltaNet:
-    """Make a gated DeltaNet. Its heads forget between 0.1 and 10 times as fast as time steps pass.
+    """Make a gated DeltaNet. The decay rates exp(a_log) of its heads range from 0.1 to 10.
 
     Args:
         hidden_size: E.

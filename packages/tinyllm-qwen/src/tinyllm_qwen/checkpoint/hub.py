@@ -47,8 +47,9 @@ def resolve_local(path_or_repo: str | Path, revision: str | None = None) -> Path
     Raises:
         CheckpointError: as in `resolve`.
     """
-    folder = _existing(path_or_repo)
-    if path_or_repo == BUILT_IN and (folder is None or not (folder / "config.json").is_file()):
+    if path_or_repo != BUILT_IN or (Path(BUILT_IN) / "config.json").is_file():
+        folder = _existing(path_or_repo)
+    else:
         folder = _BUILT_IN_FOLDER
         if not folder.is_dir():
             raise CheckpointError(
@@ -89,6 +90,7 @@ def _existing(path: str | Path) -> Path | None:
                 "of a checkpoint in MLX's or Hugging Face's format (safetensors)"
             )
         raise CheckpointError(
-            f"{folder} is a file: name the folder that holds it and config.json, {folder.parent}"
+            f"{folder} is a file: name the folder that holds it and config.json, "
+            f"{folder.absolute().parent}"
         )
     return folder if is_present else None

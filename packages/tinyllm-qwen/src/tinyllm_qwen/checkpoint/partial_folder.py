@@ -33,7 +33,9 @@ def check_target(target: Path) -> Path:
         if isinstance(error, ConversionError):
             raise
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConversionError(f"{str(target)[:200]!r} cannot be a folder: {reason}") from error
+        raise ConversionError(
+            f"{str(target)[:200]!r} cannot be a folder ({reason}): name another"
+        ) from error
     raise ConversionError(f"{target} exists already: name a new folder, or remove it first")
 
 
@@ -92,7 +94,7 @@ def _sync(path: Path) -> None:
 def _explain(error: OSError, target: Path) -> str:
     """Return the message for an error of the file system, with a remedy."""
     if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and target.exists():
-        return f"{target} came into being meanwhile: name another folder"
+        return f"{target} was made by another program meanwhile: name another folder"
     reason, advice = error.strerror or str(error), "name a folder that can be written"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         advice = "free some space, or name a folder on a larger disk"

@@ -115,7 +115,7 @@ def _entry(path: Path, name: str, value: object) -> TensorEntry:
     if not isinstance(dtype, str) or dtype not in DTYPE_BYTES:
         raise CheckpointError(
             f"{path}: {label}: dtype {show(dtype)} is not supported, expected one of "
-            f"{', '.join(DTYPE_BYTES)}"
+            f"{', '.join(DTYPE_BYTES)}: use a checkpoint in one of them, such as BF16"
         )
     dims = _sizes(shape)
     if dims is None or len(dims) > MAX_AXES:

@@ -42,17 +42,21 @@ def find_shards(folder: Path) -> list[Path]:
     index = folder / INDEX
     weight_map = read_json_object(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{index}: weight_map: expected file names, got {show(weight_map)}")
+        raise CheckpointError(
+            f"{index}: weight_map: expected file names, got {show(weight_map)}: download it again"
+        )
     names: set[str] = set()
     for tensor, name in weight_map.items():
         if not isinstance(name, str) or not _stays_inside(name):
             raise CheckpointError(
                 f"{index}: {label(tensor)}: expected the name of a .safetensors file in this "
-                f"folder, got {show(name)}"
+                f"folder, got {show(name)}: download it again"
             )
         names.add(name)
     if len(names) > MAX_SHARDS:
-        raise CheckpointError(f"{index}: expected at most {MAX_SHARDS} shards, got {len(names)}")
+        raise CheckpointError(
+            f"{index}: expected at most {MAX_SHARDS} shards, got {len(names)}: download it again"
+        )
     missing = sorted(name for name in names if not exists_or_broken_link(folder / name))
     if missing:
         listed = ", ".join(name[:80] for name in missing[:10])

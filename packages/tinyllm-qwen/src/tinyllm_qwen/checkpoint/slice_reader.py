@@ -104,7 +104,7 @@ class _File:
         self._entries = read_header(path)
         # `read_header` has checked that the data end with the file and have no gaps.
         size = sum(entry.nbytes for entry in self._entries.values())
-        self._data = path.stat().st_size - size
+        self._data_start = path.stat().st_size - size
 
     def __enter__(self) -> "_File":
         try:
@@ -131,7 +131,7 @@ class _File:
         entry = self._entries[piece.key]
         try:
             for offset, count in _runs(shape or entry.shape, DTYPE_BYTES[entry.dtype], ranges):
-                self._file.seek(self._data + entry.start + offset)
+                self._file.seek(self._data_start + entry.start + offset)
                 self._fill(buffer[:count])
                 buffer = buffer[count:]
         except OSError as error:

@@ -26,7 +26,7 @@ _CENTRED_NORMS = (
 # Qwen publishes one tensor per expert, `mlp.experts.7.gate_proj.weight`. transformers 5 can store
 # all experts in two tensors, `mlp.experts.gate_up_proj` and `mlp.experts.down_proj`. MLX stacks all
 # experts in three tensors, such as `mlp.switch_mlp.gate_proj.weight`.
-_ONE = re.compile(
+_SINGLE_EXPERT = re.compile(
     r"(?P<mlp>(?:mtp\.)?layers\.\d{1,4}\.mlp)\.experts\.(?P<expert>0|[1-9]\d{0,4})"
     r"\.(?P<rest>(?:gate|up|down)_proj\.(?:weight|scales|biases))"
 )
@@ -179,13 +179,13 @@ def _expert_of(name: str) -> tuple[str, int | None]:
 
     A name that is not of a single expert is returned unchanged, with the number None.
     """
-    match = _ONE.fullmatch(name)
+    match = _SINGLE_EXPERT.fullmatch(name)
     if match is None:
         return name, None
     return f"{match['mlp']}.switch_mlp.{match['rest']}", int(match["expert"])
 
 
-def _fused_of(name: str) -> list[str]:
+def _separate_names(name: str) -> list[str]:
     """Return the names of the tensors that `name` holds: two if gate and up are fused, else one."""
     match = _FUSED.fullmatch(name)
     if match is None:
@@ -198,7 +198,7 @@ def _split(
     name: str, shard: Path, key: str, entry: TensorEntry, config: QwenConfig
 ) -> list[tuple[str, StoredTensor]]:
     """Return the tensor of an entry by name, or two tensors if gate and up are fused."""
-    names, whole = _fused_of(name), TensorSlice(shard=shard, key=key)
+    names, whole = _separate_names(name), TensorSlice(shard=shard, key=key)
     if names == [name] or len(entry.shape) != 3:
         return [(names[0], StoredTensor(dtype=entry.dtype, shape=entry.shape, pieces=(whole,)))]
     experts, rows, columns = entry.shape
@@ -221,8 +221,9 @@ def _split(
 def _is_transposed(gate_up: bool, rows: int, columns: int, config: QwenConfig) -> bool:
     """Return True if a file stores the transpose of each matrix in a stack of experts.
 
-    Qwen publishes Qwen3-VL-MoE so. transformers 5 saves the same model without the transpose. The
-    shape tells them apart, as in transformers, which takes square matrices as they are.
+    The files that Qwen publishes of Qwen3-VL-MoE are transposed. transformers 5 saves the same
+    model without the transpose. The shape tells them apart, as in transformers, which takes square
+    matrices as they are.
 
     Args:
         gate_up: True for the fused gate and up projections, False for the down projection.
@@ -249,7 +250,8 @@ def _stack(folder: Path, name: str, members: dict[int, StoredTensor]) -> StoredT
         if (member.dtype, member.shape) != (first.dtype, first.shape):
             raise CheckpointError(
                 f"{folder}: {member.pieces[0].key[:80]}: expected {first.dtype} {first.shape} as "
-                f"the other experts have, expert {index} has {member.dtype} {member.shape}"
+                f"the other experts have, expert {index} has {member.dtype} {member.shape}: "
+                "download the checkpoint again"
             )
     return StoredTensor(
         dtype=first.dtype,

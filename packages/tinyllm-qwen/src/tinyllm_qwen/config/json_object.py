@@ -17,6 +17,8 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 def parse_json_object(data: bytes, source: str, max_values: int = MAX_VALUES) -> dict[str, object]:
     """Decode a JSON object (RFC 8259) in which no name occurs twice.
 
+    NaN and Infinity are numbers here, as in Python's `json`. `Fields` refuses them.
+
     Args:
         data: UTF-8 text.
         source: the name of the data for error messages.
@@ -27,13 +29,18 @@ def parse_json_object(data: bytes, source: str, max_values: int = MAX_VALUES) ->
     """
     values = sum(map(data.count, (b",", b"[", b"{")))
     if values > max_values:
-        raise CheckpointError(f"{source}: expected at most {max_values} values, got {values}")
+        raise CheckpointError(
+            f"{source}: expected at most {max_values} values, got {values}: "
+            "take the file of the original model"
+        )
     try:
         value: object = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
         if _SURROGATE.search(data):
             json.dumps(value, ensure_ascii=False).encode()  # fails on half a surrogate pair
     except RecursionError:
-        raise CheckpointError(f"{source}: the JSON is nested too deeply") from None
+        raise CheckpointError(
+            f"{source}: the JSON is nested too deeply: download it again"
+        ) from None
     except UnicodeEncodeError:
         raise CheckpointError(
             f"{source}: a text has half of a surrogate pair, which is no character: download it "

@@ -128,6 +128,7 @@ class Quantization:
                 overrides[path] = default if value else None
             else:
                 raise CheckpointError(
-                    f"{source}: {name}.{label(key)}: expected settings or false, got {show(value)}"
+                    f"{source}: {name}.{label(key)}: expected settings, true or false, got "
+                    f"{show(value)}"
                 )
         return cls(default=default, overrides=overrides)

@@ -282,12 +282,12 @@ def _head_dim(fields: Fields, hidden_size: int, heads: int, *, required: bool) -
     if fields.raw("head_dim") is None and hidden_size % heads:
         raise CheckpointError(
             f"{fields.source}: head_dim is missing and hidden_size ({hidden_size}) is not a "
-            f"multiple of num_attention_heads ({heads})"
+            f"multiple of num_attention_heads ({heads}): take the file of the original model"
         )
     head_dim = fields.integer("head_dim", 2, 1 << 16, default=hidden_size // heads)
     if head_dim % 2:
         raise CheckpointError(
             f"{fields.source}: head_dim: expected an even number, since RoPE turns pairs, "
-            f"got {head_dim}"
+            f"got {head_dim}: take the file of the original model"
         )
     return head_dim

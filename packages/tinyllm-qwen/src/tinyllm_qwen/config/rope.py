@@ -22,8 +22,8 @@ def read_rope_theta(fields: Fields) -> float:
     values = {table.number("rope_theta", 1.0, _LARGEST) for table in tables or [fields]}
     if len(values) > 1:
         raise CheckpointError(
-            f"{fields.source}: rope_theta: expected one value, got {values} at the top level and "
-            "in rope_parameters"
+            f"{fields.source}: rope_theta: expected one value, got {min(values)} and {max(values)} "
+            "at the top level and in rope_parameters: remove the wrong one"
         )
     return values.pop()
 
@@ -94,7 +94,8 @@ def _scaling(table: Fields, *, partial: bool) -> Fields | None:
         return table
     if kind not in (None, "default"):
         raise CheckpointError(
-            f"{table.source}: type {show(kind)} is not implemented yet; 'default' and 'yarn' are"
+            f"{table.source}: type {show(kind)} is not implemented yet; 'default' and 'yarn' are: "
+            "use another model"
         )
     for name in ("full_attention", "sliding_attention"):
         if table.raw(name) is not None:

@@ -91,6 +91,9 @@ def bounded(
         config: the architecture of the whole model.
         kv_bits: the bits of quantized caches, as in `make_caches`.
         max_size: the number of tokens that the caches keep, as in `make_caches`.
+
+    Raises:
+        ValueError: if other ranks have rotating caches, and this one has recurrent layers alone.
     """
     whole = Partition.whole(config)
     on_all_ranks = _smallest(make_caches(config, whole, kv_bits=kv_bits, max_size=max_size))
@@ -98,7 +101,11 @@ def bounded(
     if on_all_ranks is None or (on_this_rank is not None and on_this_rank <= on_all_ranks):
         return list(caches)
     first, *others = caches
-    assert isinstance(first, KVCache)  # a model with windows has no recurrent layers
+    if not isinstance(first, KVCache):
+        raise ValueError(
+            "max_size: expected an attention layer on rank 0, got recurrent layers alone: give "
+            "rank 0 more layers, or leave max_size out"
+        )
     return [BoundedCache(first, on_all_ranks), *others]
 
 

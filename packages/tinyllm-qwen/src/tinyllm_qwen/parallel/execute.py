@@ -43,7 +43,7 @@ def execute(model: Qwen, caches: Caches, forward: Forward) -> Result:
     if forward.copies:
         model.copy_pages(own, forward.copies)
     if forward.batch is None:
-        # Allocate the memory now, so that a lack of memory is reported before the first request.
+        # Finish the copies, so that an error is reported before the next pass.
         mx.eval(_arrays(own))
         return None
     tokens = mx.array([list(row) for row in forward.tokens], dtype=mx.int32)

@@ -95,6 +95,7 @@ class Member:
 
         Raises:
             RuntimeError: if the group cannot be made.
+            OSError: if the other ranks cannot connect to rank 0: see `connect`.
         """
         hosts = os.environ.get("MLX_HOSTFILE")
         if hosts and Path(hosts).is_file() and not Path(hosts).read_text().strip():

@@ -125,7 +125,7 @@ def _rank_of(connection: socket.socket, password: str) -> int | None:
     try:
         with connection.makefile("rb") as lines:
             rank, given = json.loads(lines.readline(_MESSAGE_BYTES))
-    except (OSError, ValueError, TypeError):
+        known = isinstance(rank, int) and hmac.compare_digest(str(given), password)
+    except (OSError, ValueError, TypeError):  # not from a rank; TypeError: a password beyond ASCII
         return None
-    known = isinstance(rank, int) and hmac.compare_digest(str(given), password)
     return rank if known else None

@@ -37,15 +37,15 @@ class Partition:
     """The heads, hidden features, experts, tokens and layers that one rank has.
 
     A rank has all key/value heads of its query heads. If there are fewer key/value heads than
-    ranks, several ranks have the same key/value head and divide its query heads. The partitions of
-    two ranks may differ in size by one unit: a head, an expert, or a group of a quantized matrix
-    that is divided along its columns. A group is not divided, because it has one scale.
+    ranks, several ranks have the same key/value head and divide its query heads. The parts of the
+    MLP and of the experts differ by at most one unit: a column, an expert, or a group of a
+    quantized matrix, which is not divided, because it has one scale. Query heads differ by more if
+    key/value heads cannot be divided evenly: of 2 on 3 ranks, the third rank has one alone.
 
     A recurrent layer is divided by key heads. A rank has all value heads of its key heads.
 
     Attributes:
         rank: the number of the process.
-        size: the number of processes.
         heads: the numbers of the query heads.
         kv_heads: the numbers of the key/value heads.
         mlp: the indices of the hidden features of the MLP, within 0 to F.
@@ -59,7 +59,6 @@ class Partition:
     """
 
     rank: int
-    size: int
     heads: range
     kv_heads: range
     mlp: range
@@ -77,7 +76,6 @@ class Partition:
         recurrent = config.recurrent
         return cls(
             rank=0,
-            size=1,
             heads=range(config.num_attention_heads),
             kv_heads=range(config.num_key_value_heads),
             mlp=range(config.intermediate_size),
@@ -105,23 +103,24 @@ class Partition:
             ValueError: if there are fewer units of heads, columns, experts or tokens than ranks, or
                 their number is not a multiple of a quantized group.
         """
-        heads, kv_heads = _heads(config, _group(formats, "o_proj"), rank, size)
+        heads, kv_heads = _heads(config, _group_size(formats, "o_proj"), rank, size)
         experts, recurrent = config.experts, config.recurrent
         key_heads = value_heads = shared = range(0)
         if recurrent is not None:
-            group = _group(formats, "out_proj")
+            group = _group_size(formats, "out_proj")
             key_heads, value_heads = _recurrent_heads(recurrent, group, rank, size)
         if _shared_size(config):
-            group = _group(formats, "shared_expert.down_proj")
+            group = _group_size(formats, "shared_expert.down_proj")
             name = "columns of the shared expert"
             shared = _share(name, _shared_size(config), group, rank, size)
         dense = experts is None or len(experts.layers) < config.num_hidden_layers
         mlp = range(config.intermediate_size)
         if dense:
-            mlp = _share("columns of the MLP", mlp.stop, _group(formats, "down_proj"), rank, size)
+            mlp = _share(
+                "columns of the MLP", mlp.stop, _group_size(formats, "down_proj"), rank, size
+            )
         return cls(
             rank=rank,
-            size=size,
             heads=heads,
             kv_heads=kv_heads,
             mlp=mlp,
@@ -131,7 +130,7 @@ class Partition:
             shared_expert=shared,
             key_heads=key_heads,
             value_heads=value_heads,
-            vocabulary=_rows(config.vocab_size, rank, size),
+            vocabulary=_vocabulary_part(config.vocab_size, rank, size),
             layers=range(config.num_hidden_layers),
         )
 
@@ -150,8 +149,9 @@ class Partition:
             layers: the number of layers of each rank; empty to divide the layers evenly.
 
         Raises:
-            ValueError: if there are fewer layers than ranks, or `layers` does not have one positive
-                number for each rank with the number of all layers as the sum.
+            ValueError: if there are fewer layers than ranks, `layers` does not have one positive
+                number for each rank with the number of all layers as the sum, or rank 0 would have
+                no recurrent layer of a hybrid model.
         """
         total = config.num_hidden_layers
         if layers:
@@ -165,6 +165,8 @@ class Partition:
         else:
             own = _share("layers", total, 1, rank, size)
         recurrent = config.recurrent
+        # Rank 0 decides to which length all ranks trim their caches. A recurrent layer can be
+        # trimmed to few lengths, which rank 0 knows only if it has one.
         if rank == 0 and recurrent is not None and not recurrent.layers.intersection(own):
             raise ValueError(
                 f"split: expected a recurrent layer on rank 0, got the attention layers {list(own)}"
@@ -173,8 +175,7 @@ class Partition:
         return replace(
             cls.whole(config),
             rank=rank,
-            size=size,
-            vocabulary=_rows(config.vocab_size, rank, size),
+            vocabulary=_vocabulary_part(config.vocab_size, rank, size),
             layers=own,
             by_layers=True,
         )
@@ -331,7 +332,7 @@ def _share(name: str, total: int, unit: int, rank: int, size: int) -> range:
     return range(start * unit, (start + each + (rank < more)) * unit)
 
 
-def _rows(total: int, rank: int, size: int) -> range:
+def _vocabulary_part(total: int, rank: int, size: int) -> range:
     """Return the token ids of a rank. All ranks but the last have equally many."""
     each = -(-total // size)
     if (size - 1) * each >= total:
@@ -354,7 +355,7 @@ def _shared_size(config: QwenConfig) -> int:
     return 0 if config.experts is None else config.experts.shared_size
 
 
-def _group(formats: Mapping[str, PackedFormat], module: str) -> int:
+def _group_size(formats: Mapping[str, PackedFormat], module: str) -> int:
     """Return a common multiple of the group sizes of all matrices `module`; 1 if none is packed."""
     groups: Iterable[int] = (
         packed.group_size

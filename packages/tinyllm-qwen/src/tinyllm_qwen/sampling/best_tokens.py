@@ -67,7 +67,7 @@ class BestTokens:
         if communicator.size == 1:
             return self
         packed = communicator.all_gather(self.packed())
-        k = packed.shape[-1] // 2
+        k = packed.shape[-1] // 2  # of the 2 k + 1 numbers
 
         def side_by_side(parts: Float32[mx.array, "ranks *batch k"]) -> mx.array:
             return mx.moveaxis(parts, 0, -2).flatten(-2)  # *batch ranks*k

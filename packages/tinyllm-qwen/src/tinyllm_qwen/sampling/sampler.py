@@ -17,7 +17,9 @@ from tinyllm_qwen.sampling.params import SamplingParams
 from tinyllm_qwen.sampling.penalties import Penalties
 from tinyllm_qwen.sampling.sample import LogProbs, Sample
 
-_LAST_TOKEN = 2**31 - 1
+_NO_TOKEN = 2**31 - 1
+"""An id above that of every token, which the minimum of some ids ignores."""
+
 _LOWEST_ALLOWED = -1e30
 """The lowest score of a token that a grammar allows: below any logit, but above -inf."""
 
@@ -269,7 +271,7 @@ def _choose_alike(
             return ops.argmax(scores)
         # If scores are equal, take the lowest id, as `argmax` does: candidates have any order.
         best = scores == scores.max(axis=-1, keepdims=True)
-        return mx.where(best, tokens, _LAST_TOKEN).min(axis=-1)
+        return mx.where(best, tokens, _NO_TOKEN).min(axis=-1)
     # Top-k first leaves fewer tokens for the other steps. The result is the same: the temperature
     # does not change the ranking, and min-p keeps a prefix of the ranking.
     candidates = Candidates(tokens, scores)

@@ -40,7 +40,8 @@ class ChatTemplate:
         """
         if "default" not in sources:
             raise CheckpointError(
-                f'{origin}: expected a chat template named "default", got {sorted(sources)}'
+                f'{origin}: expected a chat template named "default", got {sorted(sources)}: '
+                "name one of them so"
             )
         self._sources = dict(sources)
         self._origin = origin
@@ -173,9 +174,16 @@ def _sources(fields: Fields) -> dict[str, str]:
         return {}
     sources: dict[str, str] = {}
     for item in value if isinstance(value, list) else [{"name": "default", "template": value}]:
-        name, text = (item.get("name"), item.get("template")) if isinstance(item, dict) else (0, 0)
-        if not isinstance(name, str) or not isinstance(text, str) or len(text) > MAX_BYTES:
+        name, text = (
+            (item.get("name"), item.get("template")) if isinstance(item, dict) else (None, None)
+        )
+        if not isinstance(name, str) or not isinstance(text, str):
             raise fields.error("chat_template", "a template, or a list of named templates")
+        if len(text) > MAX_BYTES:
+            raise CheckpointError(
+                f"{fields.source}: chat_template: expected at most {MAX_BYTES} characters, got "
+                f"{len(text)}: take the template of the original model"
+            )
         sources[name] = text
     return sources
 

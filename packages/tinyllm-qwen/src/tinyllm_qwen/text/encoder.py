@@ -5,7 +5,7 @@ from functools import cached_property
 import tokenizers
 
 from tinyllm_qwen.errors import CheckpointError, TextTooLongError
-from tinyllm_qwen.text.pieces import PIECE, can_be_cut, cut
+from tinyllm_qwen.text.pieces import PIECE_LENGTH, can_be_cut, cut
 from tinyllm_qwen.text.tokenizer_files import has_panicked
 
 MAX_WORD = 500_000
@@ -48,13 +48,13 @@ class TextEncoder:
         text = well_formed(text)
         if max_tokens is not None:
             self._check_length(text, max_tokens, earlier)
-        if len(text) <= PIECE or not self._can_be_cut:
+        if len(text) <= PIECE_LENGTH or not self._can_be_cut:
             ids = self._encode(text)
             check_count(earlier + len(ids), max_tokens)
             return ids
         ids = []
-        longest = None if max_tokens is None else MAX_WORD + PIECE
-        for piece in cut(text, self._added_tokens, PIECE, longest):
+        longest = None if max_tokens is None else MAX_WORD + PIECE_LENGTH
+        for piece in cut(text, self._added_tokens, PIECE_LENGTH, longest):
             if len(piece) == longest:
                 raise TextTooLongError(
                     f"expected the end of a word within {MAX_WORD} characters, got none: insert "
@@ -83,8 +83,8 @@ class TextEncoder:
     def _check_length(self, text: str, max_tokens: int, earlier: int) -> None:
         """Refuse a text whose length alone shows that it has too many tokens.
 
-        Normalization may shorten other text than ASCII. Added tokens may include white space
-        around them, unless the text can be cut.
+        Only ASCII text is checked, because normalization may shorten other text. It must be text
+        that can be cut: otherwise an added token may take in any white space around it.
         """
         if len(text) > max_tokens - earlier and text.isascii() and self._can_be_cut:
             check_count(earlier + -(-len(text) // self._longest_token), max_tokens)

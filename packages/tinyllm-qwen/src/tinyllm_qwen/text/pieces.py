@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 import tokenizers
 
 _STEP = 50_000  # characters
-PIECE = 1 << 16  # characters; a token takes 130 bytes inside the library until its piece is encoded
+PIECE_LENGTH = (
+    1 << 16
+)  # characters; a token takes 130 bytes inside the library until its piece is encoded
 
 # The patterns of Qwen2, Qwen2.5 and Qwen3, and of models that count marks as letters.
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -63,11 +65,10 @@ def can_be_cut(backend: tokenizers.Tokenizer) -> bool:
 def cut(
     text: str, added_tokens: Sequence[str], size: int, longest: int | None = None
 ) -> Iterator[str]:
-    """Yield pieces of at least `size` characters, which end where a word ends.
+    """Yield pieces that end with the first word that ends after `size` characters.
 
-    No piece ends inside one of `added_tokens`. A piece is longer than `size` if the text has no end
-    of a word. The search for an end stops after `longest` characters: a piece of that length may
-    end anywhere.
+    The last piece may be shorter. No piece ends inside one of `added_tokens`. The search for an end
+    stops after `longest` characters: a piece of that length may end anywhere.
     """
     start = 0
     while start < len(text):
@@ -93,5 +94,5 @@ def _end(text: str, first: int, last: int, added_tokens: Sequence[str]) -> int:
 
 def _state(component: object) -> object:
     """Return the settings of a component of the library, as JSON values."""
-    state = getattr(component, "__getstate__", lambda: b"null")()
+    state = component.__getstate__()
     return json.loads(state) if isinstance(state, bytes) else None

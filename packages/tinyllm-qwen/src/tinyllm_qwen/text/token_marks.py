@@ -35,7 +35,8 @@ class TokenMarks:
         ordered = sorted(tokens, key=len, reverse=True)  # the library prefers the longest token too
         if len(ordered) > MAX_MARKS:
             raise CheckpointError(
-                f"chat template: expected at most {MAX_MARKS} added tokens, got {len(ordered)}"
+                f"chat template: expected at most {MAX_MARKS} added tokens, got {len(ordered)}: "
+                "take the tokenizer.json of the original model"
             )
         self._mark_of = {
             token: chr(0xD800 + index) + _FILLER * (len(token) - 1)

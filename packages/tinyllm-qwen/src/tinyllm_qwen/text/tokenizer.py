@@ -68,7 +68,8 @@ class Tokenizer:
     Attributes:
         eos_token_ids: the tokens that end an answer, collected from all files of the checkpoint.
         bos_token_id: the token at the start of a text; None for Qwen.
-        special_token_ids: control tokens, which are not text. End tokens are included.
+        special_token_ids: control tokens, which are not text: the added tokens that the files mark
+            as special. The end tokens of Qwen are among them.
         chat_template: the chat template; None if the checkpoint has none.
     """
 

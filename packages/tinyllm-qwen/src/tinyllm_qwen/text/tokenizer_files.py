@@ -44,7 +44,7 @@ def read_backend(folder: Path) -> tokenizers.Tokenizer:
     if not isinstance(backend.decoder, ByteLevel):
         raise CheckpointError(
             f"{path}: expected a ByteLevel decoder, which every Qwen has, got "
-            f"{str(backend.decoder)[:200]}"
+            f"{str(backend.decoder)[:200]}: take the file of the original model"
         )
     # Turn truncation and padding off, as transformers does: a file may have the settings of a
     # training run.
