@@ -99,8 +99,8 @@ def test_after_a_failed_all_reduce_the_channels_report_the_lost_rank(
         def ignore_loss(self) -> None:
             events.append("ignores losses")
 
-        def close(self) -> None:
-            events.append("closed")
+        def close(self, *, announce: bool = True) -> None:
+            events.append("announces its end" if announce else "closed")
 
     monkeypatch.setattr(member_module.time, "sleep", events.append)  # type: ignore[attr-defined]
     group = mx.distributed.init()

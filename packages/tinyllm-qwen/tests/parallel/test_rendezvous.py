@@ -6,6 +6,7 @@ import queue
 import random
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -126,6 +127,33 @@ def test_a_stranger_is_no_rank(line: bytes) -> None:
     with ours, theirs:
         theirs.sendall(line + b"\n")
         assert rendezvous._rank_of(ours, "password") is None
+
+
+def test_a_stranger_that_sends_byte_after_byte_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rendezvous, "_HELLO_TIMEOUT", 0.3)
+    ours, theirs = socket.socketpair()
+    over = threading.Event()
+
+    def drip() -> None:
+        while not over.wait(0.05):
+            theirs.sendall(b" ")
+
+    thread = threading.Thread(target=drip)
+    with ours, theirs:
+        thread.start()
+        started = time.monotonic()
+        assert rendezvous._rank_of(ours, "password") is None
+        assert time.monotonic() - started < 5
+        over.set()
+        thread.join()
+
+
+def test_rank_0_of_another_version_sends_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "_broadcast", lambda *_: "1 2")
+    with pytest.raises(RuntimeError, match="start all ranks with the same version"):
+        connect(Speaker(Speakers(2), 1), lost)
 
 
 @pytest.mark.parametrize(

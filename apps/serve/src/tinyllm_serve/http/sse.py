@@ -59,6 +59,7 @@ class EventStream(Response):
         self.keep_alive = keep_alive
         self.failure = failure
         self._started = False
+        self._failed = False
         self._last_sent = 0.0
         self._lock = asyncio.Lock()
 
@@ -84,6 +85,7 @@ class EventStream(Response):
                 await self._send(send, _encode(event, api))
         except Exception as error:
             if not self._started:
+                self._failed = True  # the error has a status of its own: no comment may come first
                 raise
             known = as_api_error(error)
             if known.code == "internal_error":
@@ -97,7 +99,7 @@ class EventStream(Response):
     async def _send_comments(self, send: Send) -> None:
         """Send a comment in each silence."""
         self._last_sent = time.monotonic()
-        while True:
+        while not self._failed:
             silence = time.monotonic() - self._last_sent
             if silence >= self.keep_alive:
                 await self._send(send, _KEEP_ALIVE)

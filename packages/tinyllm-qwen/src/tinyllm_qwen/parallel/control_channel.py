@@ -77,10 +77,13 @@ class ControlChannel:
         """Stop reporting the loss of the other rank, because this process will end."""
         self._closed.set()
 
-    def close(self) -> None:
-        """Close the connection. On rank 0, announce the end first, so that workers can end too."""
+    def close(self, *, announce: bool = True) -> None:
+        """Close the connection. On rank 0, announce the end first, so that workers can end too.
+
+        Without the announcement, workers report the loss of rank 0.
+        """
         self.ignore_loss()  # before the announcement, because the other process may end at once
-        if self.rank:
+        if self.rank and announce:
             self.send(_END)
         with contextlib.suppress(OSError):  # the other process may have closed the connection
             self._connection.shutdown(socket.SHUT_RDWR)

@@ -98,7 +98,7 @@ class Member:
             OSError: if the other ranks cannot connect to rank 0: see `connect`.
         """
         hosts = os.environ.get("MLX_HOSTFILE")
-        if hosts and Path(hosts).is_file() and not Path(hosts).read_text().strip():
+        if hosts and Path(hosts).is_file() and not Path(hosts).read_bytes().strip():
             return None  # mlx.launch passes an empty hostfile if it starts only one process
         # MLX waits without releasing the GIL, so no Python thread could enforce the timeout.
         # faulthandler ends the process from a C thread.
@@ -106,12 +106,13 @@ class Member:
             faulthandler.dump_traceback_later(JOIN_TIMEOUT, exit=True, file=nowhere)
             try:
                 group = _described_group()
+                if group.size() == 1:
+                    return None
+                ranks = RankCommunicator(group)
+                # Until the channels are connected, nothing else notices a rank that hangs.
+                return cls(group, ranks, connect(ranks, on_loss), split)
             finally:
                 faulthandler.cancel_dump_traceback_later()
-        if group.size() == 1:
-            return None
-        ranks = RankCommunicator(group)
-        return cls(group, ranks, connect(ranks, on_loss), split)
 
     @property
     def is_driver(self) -> bool:
@@ -192,6 +193,8 @@ class Member:
     ) -> None:
         """Close the channels. Without a failure, rank 0 first finishes its running computations.
 
+        After a failure, rank 0 announces no end, so that the other ranks end with an error too.
+
         Raises:
             RuntimeError: if a computation has failed because rank 0 ended first. The failure is
                 the cause of the error.
@@ -208,7 +211,7 @@ class Member:
         if self.is_driver and not failed:
             mx.synchronize()
         for channel in self.channels:
-            channel.close()
+            channel.close(announce=not isinstance(error, Exception))
         if failed and any(channel.ended for channel in self.channels):
             raise RuntimeError(
                 "rank 0 ended before the other ranks: see the output of rank 0"

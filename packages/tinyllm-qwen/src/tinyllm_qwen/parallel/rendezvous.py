@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import socket
+import time
 from pathlib import Path
 from typing import cast
 
@@ -12,6 +13,9 @@ import mlx.core as mx
 from tinyllm_layers import Communicator
 
 from tinyllm_qwen.parallel.control_channel import HEARTBEAT_TIMEOUT, ControlChannel, LossCallback
+
+_HELLO_TIMEOUT = 2.0
+"""Seconds in which a new connection must send its rank and the password."""
 
 _MESSAGE_BYTES = 512
 """The length of a text that ranks exchange through the group, padded with zeros."""
@@ -33,10 +37,17 @@ def connect(ranks: Communicator, on_loss: LossCallback) -> list[ControlChannel]:
         channel to rank 0.
 
     Raises:
+        RuntimeError: if rank 0 runs another version, or knows of other ranks.
         OSError: if rank 0 cannot listen at the address, or another rank cannot reach it.
     """
     if ranks.rank:
-        host, port, password = json.loads(_broadcast(ranks, ""))
+        try:
+            host, port, password = json.loads(_broadcast(ranks, ""))
+        except ValueError:
+            raise RuntimeError(
+                "rank 0 has sent no address: start all ranks with the same version and the same "
+                "addresses in MLX_HOSTFILE"
+            ) from None
         try:
             connection = socket.create_connection((host, port), HEARTBEAT_TIMEOUT)
         except OSError as error:
@@ -120,12 +131,17 @@ def _unreachable(problem: str, error: OSError) -> OSError:
 
 
 def _rank_of(connection: socket.socket, password: str) -> int | None:
-    """Read the rank from a new connection; None if its password is wrong."""
-    connection.settimeout(HEARTBEAT_TIMEOUT)
+    """Read the rank from a new connection; None if its password is wrong or late."""
+    until, line = time.monotonic() + _HELLO_TIMEOUT, b""
     try:
-        with connection.makefile("rb") as lines:
-            rank, given = json.loads(lines.readline(_MESSAGE_BYTES))
-        known = isinstance(rank, int) and hmac.compare_digest(str(given), password)
-    except (OSError, ValueError, TypeError):  # not from a rank; TypeError: a password beyond ASCII
+        while not line.endswith(b"\n") and len(line) < _MESSAGE_BYTES:
+            connection.settimeout(max(until - time.monotonic(), 0.001))
+            received = connection.recv(_MESSAGE_BYTES)
+            if not received:
+                return None
+            line += received
+        rank, given = json.loads(line)
+        known = hmac.compare_digest(str(given).encode(), password.encode())
+    except (OSError, ValueError, TypeError):  # not from a rank
         return None
-    return rank if known else None
+    return rank if known and isinstance(rank, int) else None
