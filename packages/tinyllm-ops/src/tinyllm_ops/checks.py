@@ -85,6 +85,8 @@ def check_expert_linear(x: mx.array, w: Weight, experts: mx.array) -> None:
     require_shape("experts", experts, x.shape[:-1])
     if not mx.issubdtype(experts.dtype, mx.integer):
         raise ValueError(f"experts: expected an integer dtype, got {experts.dtype}")
+    if experts.size and not w.shape[0]:
+        raise ValueError(f"w: expected a matrix for each of the experts, got shape {w.shape}")
 
 
 def check_embedding(ids: mx.array, w: Weight) -> None:
@@ -94,6 +96,8 @@ def check_embedding(ids: mx.array, w: Weight) -> None:
         raise ValueError(f"ids: expected an integer dtype, got {ids.dtype}")
     if isinstance(w, mx.array):
         require_floating("w", w)
+    if ids.size and not w.shape[0]:
+        raise ValueError(f"w: expected a row for each of the ids, got shape {w.shape}")
 
 
 def check_rms_norm(x: mx.array, weight: mx.array, eps: float) -> None:
@@ -273,8 +277,8 @@ def check_paged_attention(
             require_dtype(name, x, q.dtype)
     if tokens != page_table.count:
         raise ValueError(f"q: expected {page_table.count} tokens, as the table has, got {tokens}")
-    if window is not None and window < 1:
-        raise ValueError(f"window: expected one key or more, or None, got {window}")
+    if window is not None and not 1 <= window < 1 << 31:
+        raise ValueError(f"window: expected 1 to 2^31 - 1 keys, or None, got {window}")
 
 
 def check_write_pages(pages: Weight, rows: Weight, page_table: PageTable) -> None:

@@ -251,10 +251,11 @@ def quantize(
 ) -> QuantizedTensor:
     """Call `mx.quantize` on w, or in the float modes on a float32 copy of w.
 
-    In float16, MLX's scale of a group of tiny numbers underflows in the float modes.
+    In float16, MLX's scale of a group of tiny numbers underflows in the float modes. MLX's CPU code
+    takes a multiple of 32 numbers, which two groups of nvfp4 have.
     """
     check_quantize(w, group_size, bits, mode)
-    if w.size == 0:
+    if w.size % 32 or w.size == 0:
         return reference_quantize(w, group_size, bits, mode)
     rows = w if w.ndim > 1 else w[None]  # `mx.quantize` needs a matrix
     rows = rows if mode == AFFINE else rows.astype(mx.float32)

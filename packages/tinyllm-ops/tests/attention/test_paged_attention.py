@@ -114,7 +114,8 @@ TABLE = PageTable.of([([0], 0, 1), ([1], 0, 2)], num_pages=5, page_size=4)
         ({"k": KV[:, :0], "v": KV[:, :0]}, r"q: expected a multiple of 0 key/value heads, got 4"),
         ({"k": KV.astype(mx.float16)}, r"k: expected dtype .*float32, got .*float16"),
         ({"v": KV.astype(mx.float16)}, r"v: expected dtype .*float32, got .*float16"),
-        ({"window": 0}, "window: expected one key or more, or None, got 0"),
+        ({"window": 0}, r"window: expected 1 to 2\^31 - 1 keys, or None, got 0"),
+        ({"window": 1 << 31}, r"window: expected 1 to 2\^31 - 1 keys, or None, got 2147483648"),
     ],
 )
 def test_refuses_arrays_that_do_not_fit_the_table(

@@ -40,6 +40,7 @@ def test_reads_quantized_rows_back(
         (mx.array([True]), mx.zeros((3, 4)), r"ids: expected an integer dtype, got .*bool"),
         (mx.array([0]), mx.zeros((3,)), r"w: expected axes V E, got shape \(3,\)"),
         (mx.array([0]), mx.zeros((1, 3, 4)), r"w: expected axes V E, got shape \(1, 3, 4\)"),
+        (mx.array([0]), mx.zeros((0, 4)), r"w: expected a row for each .*, got shape \(0, 4\)"),
     ],
 )
 def test_refuses_ids_and_tables_that_do_not_fit(

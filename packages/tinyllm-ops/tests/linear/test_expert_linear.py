@@ -129,6 +129,7 @@ def test_a_thousand_rows_do_not_copy_the_experts_for_each(ops: OpSet) -> None:
         ((2, 6), (5, 6), (2,), r"w: expected axes X O I, got shape \(5, 6\)"),
         ((2, 1, 6), (4, 5, 6), (2,), r"experts: expected shape \(2, 1\), got \(2,\)"),
         ((2, 6), (4, 5, 6), (3,), r"experts: expected shape \(2,\), got \(3,\)"),
+        ((2, 6), (0, 5, 6), (2,), r"w: expected a matrix for each .*, got shape \(0, 5, 6\)"),
     ],
 )
 def test_refuses_shapes_that_do_not_fit(

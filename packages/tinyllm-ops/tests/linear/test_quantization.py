@@ -124,6 +124,15 @@ def test_a_scale_of_mxfp4_is_a_power_of_two(device: mx.Device, exponent: int) ->
     assert_close(dequantize(q), np.full((1, 32), math.ldexp(1, exponent - 127)))
 
 
+@pytest.mark.parametrize("shape", [(16,), (1, 16), (31, 48)])
+def test_groups_of_nvfp4_need_no_second_group(ops: OpSet, shape: tuple[int, ...]) -> None:
+    w = normal(shape, mx.float32, seed=1)
+    q = ops.quantize(w, 16, 4, "nvfp4")
+    assert q.shape == shape
+    expected = quantize(w, 16, 4, "nvfp4")
+    assert np.array_equal(exact(dequantize(q)), exact(dequantize(expected)))
+
+
 @pytest.mark.parametrize(
     ("shape", "group", "bits", "mode", "words"),
     [

@@ -102,14 +102,13 @@ def _weights(path: str, module: Module) -> dict[str, Weight]:
     if "scales" in arrays:
         settings = {key: getattr(module, key) for key in ("group_size", "bits", "mode")}
         packed = PackedFormat.from_hf(settings, path)
-        weights[f"{name}.weight"] = QuantizedTensor(
-            arrays["weight"],
-            arrays["scales"],
-            arrays.get("biases"),
-            packed.group_size,
-            packed.bits,
-            packed.mode,
-        )
+        parts = arrays["weight"], arrays["scales"], arrays.get("biases")
+        try:
+            weights[f"{name}.weight"] = QuantizedTensor(
+                *parts, packed.group_size, packed.bits, packed.mode
+            )
+        except ValueError as error:
+            raise CheckpointError(f"{path}: {error}") from None
     return weights
 
 

@@ -263,6 +263,10 @@ def test_fields_without_effect_on_inference_are_ignored() -> None:
         ({"layer_types": ["full_attention"]}, "layer_types.*a list of 28"),
         ({"layer_types": ["linear_attention"] * 28}, "layer_types.*'linear_attention'"),
         ({"layer_types": ["sliding_attention"] * 28}, "use_sliding_window.*true"),
+        (
+            {"use_sliding_window": True, "sliding_window": 1 << 31, "max_window_layers": 0},
+            "sliding_window.*2147483647",
+        ),
         ({"hidden_act": "gelu"}, "hidden_act.*gelu"),
         ({"num_experts": 8}, "num_experts"),
         ({"dual_chunk_attention_config": {"chunk_size": 1}}, "dual_chunk_attention_config"),

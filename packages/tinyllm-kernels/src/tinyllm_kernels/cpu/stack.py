@@ -74,8 +74,8 @@ STATES_ALONE = LayerPath("dense")  # a segment without attention, which has no o
 class NativeStack:
     """The stack of decoder layers for CPUs, with the results of `LayerStack` over the same ops.
 
-    For dense models the bits of both stacks are equal. For mixtures of experts the results agree
-    within rounding. The constructor reads the weights of the layers once.
+    For dense models the bits of both stacks are equal. For mixtures of experts and output gates the
+    results agree within rounding. The constructor reads the weights of the layers once.
 
     Attributes:
         layers: the layers, in the order of computation.

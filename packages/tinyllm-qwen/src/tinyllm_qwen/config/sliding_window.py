@@ -44,4 +44,4 @@ class SlidingWindow:
             layers = frozenset(range(min(full, num_hidden_layers), num_hidden_layers))
         if not (slides and layers) or fields.raw("sliding_window") is None:
             return None
-        return cls(size=fields.integer("sliding_window", 1, 1 << 31), layers=layers)
+        return cls(size=fields.integer("sliding_window", 1, (1 << 31) - 1), layers=layers)
