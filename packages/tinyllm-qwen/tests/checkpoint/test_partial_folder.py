@@ -33,13 +33,24 @@ def test_an_empty_folder_is_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
 def test_an_exception_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
     def fail() -> None:
-        with partial_folder(tmp_path / "target") as partial:
+        with partial_folder(tmp_path / "new" / "deep" / "target") as partial:
             (partial / "file").touch()
             raise error
 
     with pytest.raises(error):
         fail()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_another_program_uses_is_left(tmp_path: Path) -> None:
+    def fail() -> None:
+        with partial_folder(tmp_path / "new" / "deep" / "target"):
+            (tmp_path / "new" / "theirs").touch()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert [path.name for path in tmp_path.rglob("*")] == ["new", "theirs"]
 
 
 def test_a_target_that_came_into_being_meanwhile_is_kept(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tinyllm_qwen.errors import ConversionError
@@ -50,7 +50,8 @@ def partial_folder(target: Path) -> Iterator[Path]:
     """Yield a hidden folder in the parent of `target`, for the caller to write into.
 
     At the end of the block, all files are synced to disk, and the folder is renamed to `target`
-    atomically. After an exception, Ctrl-C included, the folder is removed.
+    atomically. After an exception, Ctrl-C included, the folder is removed, and the folders above it
+    that were made for it.
 
     Args:
         target: the result of `check_target`.
@@ -59,10 +60,10 @@ def partial_folder(target: Path) -> Iterator[Path]:
         ConversionError: if the folder cannot be written, or another program has made `target`.
     """
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        made = [folder for folder in target.parents if not folder.exists()]
         partial = target.parent / f"{PREFIX}{secrets.token_hex(4)}"
         try:
-            partial.mkdir()
+            partial.mkdir(parents=True)
             yield partial
             for file in partial.iterdir():
                 _sync(file)
@@ -73,6 +74,9 @@ def partial_folder(target: Path) -> Iterator[Path]:
                 shutil.rmtree(partial, ignore_errors=True)
             finally:  # a second Ctrl-C may have interrupted the first attempt
                 shutil.rmtree(partial, ignore_errors=True)
+            for folder in made:
+                with suppress(OSError):  # another program uses it
+                    folder.rmdir()
             raise
         _sync(target.parent)
     except OSError as error:
