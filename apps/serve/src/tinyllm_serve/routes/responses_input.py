@@ -1,7 +1,8 @@
 """Conversion of a request of POST /v1/responses to one of chat completions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from tinyllm_serve.protocol.chat import ChatRequest
@@ -75,12 +76,28 @@ def as_chat(body: InputTokensRequest) -> ChatRequest:
 def _messages(items: Sequence[InputItem]) -> list[Message]:
     """Convert items. Reasoning, text and calls of one answer are one message."""
     messages: list[Message] = []
-    for in_answer, group in groupby(items, _is_in_answer):
-        if in_answer:
-            messages.append(_answer(group))
-        else:
-            messages += map(_message, group)
+    numbered = zip(_answer_numbers(items), items, strict=True)
+    for number, group in groupby(numbered, itemgetter(0)):
+        own = [item for _, item in group]
+        messages += map(_message, own) if number is None else [_answer(own)]
     return messages
+
+
+def _answer_numbers(items: Sequence[InputItem]) -> Iterator[int | None]:
+    """Yield the number of the answer of each item; None if an item belongs to no answer.
+
+    An answer has one text. After it, reasoning or another text begins the next answer.
+    """
+    number, has_text = 0, False
+    for item in items:
+        if not _is_in_answer(item):
+            number, has_text = number + 1, False
+            yield None
+            continue
+        if has_text and not isinstance(item, CallItem):
+            number, has_text = number + 1, False
+        has_text |= isinstance(item, MessageItem)
+        yield number
 
 
 def _is_in_answer(item: InputItem) -> bool:
@@ -104,15 +121,15 @@ def _message(item: InputItem) -> Message:
 def _answer(items: Iterable[InputItem]) -> AssistantMessage:
     """Join the items of one answer.
 
-    The texts are joined at the end: to extend a text by each of 16,000 items would copy 80 GB.
+    Reasoning is joined at the end: to extend a text by each of 16,000 items would copy 80 GB.
     """
-    texts: list[str] = []
+    content: str | None = None
     reasoning: list[str] = []
     calls: list[PastToolCall] = []
     for item in items:
         match item:
             case MessageItem():
-                texts.append(text_of(item.content))
+                content = text_of(item.content)
             case ReasoningItem():
                 reasoning.append(item.text)
             case CallItem():
@@ -120,7 +137,7 @@ def _answer(items: Iterable[InputItem]) -> AssistantMessage:
                 calls.append(PastToolCall(id=item.call_id, function=function))
     return AssistantMessage(
         role="assistant",
-        content="".join(texts) if texts else None,
+        content=content,
         reasoning_content="".join(reasoning) if reasoning else None,
         tool_calls=calls or None,
     )
