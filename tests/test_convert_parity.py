@@ -360,7 +360,9 @@ def test_from_mlx_lm_names_the_layer_of_arrays_that_do_not_fit(tmp_path: Path) -
     theirs, _ = load_model(published(tmp_path / "source", "qwen3"))
     nn.quantize(theirs, group_size=32, bits=4)
     theirs.model.layers[1].mlp.up_proj.pop("biases")
-    with pytest.raises(CheckpointError, match=r"model\.layers\.1\.mlp\.up_proj: biases: mode 'affine' has biases"):
+    with pytest.raises(
+        CheckpointError, match=r"model\.layers\.1\.mlp\.up_proj: biases: mode 'affine' has biases"
+    ):
         from_mlx_lm(theirs)
 
 

@@ -115,6 +115,15 @@ def test_a_model_needs_its_weights_and_room_to_compute(
     assert least < needed < 3 * least
 
 
+def test_the_batched_caches_of_all_layers_count() -> None:
+    config = QwenConfig.from_hf(published_config("qwen3-0.6b"))
+    weight_format = WeightFormat.choose(4, 64, "affine", "auto", prefers_16_bits=False)
+    tokens, batch = 2048, 32
+    settings = Settings(ops=["mlx"], context=tokens, batch=batch, prompt_tokens=16)
+    caches = 2 * 28 * 8 * 128 * tokens * batch * 2  # keys and values of all layers, two bytes
+    assert needed_memory(settings, config, weight_format) > caches
+
+
 def test_mlx_lm_needs_the_weights_again() -> None:
     config = QwenConfig.from_hf(published_config("qwen3-4b"))
     weight_format = WeightFormat.choose(4, 64, "affine", "auto", prefers_16_bits=False)

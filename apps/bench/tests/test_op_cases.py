@@ -157,6 +157,12 @@ def test_projections_of_one_shape_are_timed_once(pico: BenchModel) -> None:
     ]
 
 
+def test_projections_of_every_kind_of_layer_are_timed(hybrid: BenchModel) -> None:
+    timed = {str(case.operand).split()[1] for case in linear(hybrid)}
+    matrices = [w.shape for name, w in hybrid.weights.items() if name.startswith("layers.")]
+    assert timed >= {f"{shape[0]}x{shape[1]}" for shape in matrices if len(shape) == 2}
+
+
 def test_the_experts_are_the_models_own_where_it_has_some(pico: BenchModel) -> None:
     settings = dataclasses.replace(SETTINGS, op=["expert_linear", "linear"])
     hf = dict(pico.hf) | {

@@ -231,11 +231,13 @@ def test_a_model_and_a_shape_exclude_each_other(
     assert "--shape: makes a model of its own" in err
     code, _, err = bench("serve --bits 4")
     assert code == 2
-    assert "--bits: is for random weights" in err
-    for options in ("--peer mlx-lm", "--peers --peer ollama"):
-        code, _, err = bench(f"serve {options}")
-        assert code == 2
-        assert "--peer: expected one of mlx-lm, llama.cpp, beside --peers" in err
+    assert "--bits: expected --shape with it" in err
+    code, _, err = bench("serve --peer mlx-lm")
+    assert code == 2
+    assert "--peer: expected --peers with it" in err
+    code, _, err = bench("serve --peers --peer ollama")
+    assert code == 2
+    assert "--peer: expected one of mlx-lm, llama.cpp" in err
 
 
 def test_a_shape_has_a_checkpoint_and_a_gguf_of_one_tokenizer(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import httpx
 import pytest
 from tinyllm_serve.http.json_structure import MAX_DEPTH, JsonBounds, StructureError
 from tinyllm_serve.protocol.base import MAX_ITEMS
-from tinyllm_serve.protocol.responses import MessageItem, ResponseRequest
+from tinyllm_serve.protocol.messages import AssistantMessage
+from tinyllm_serve.protocol.responses import ReasoningItem, ReasoningText, ResponseRequest
 from tinyllm_serve.routes.responses_input import as_chat
 from tinyllm_serve.testing import Server
 
@@ -197,8 +198,10 @@ def test_the_time_of_a_check_is_linear() -> None:
 
 
 def test_the_time_to_join_the_items_of_an_answer_is_linear() -> None:
-    item = MessageItem(role="assistant", content="x" * (BODY // MAX_ITEMS))
+    text = ReasoningText(type="reasoning_text", text="x" * (BODY // MAX_ITEMS))
+    item = ReasoningItem(type="reasoning", content=[text])
     start = time.process_time()
     (message,) = as_chat(ResponseRequest(input=[item] * MAX_ITEMS)).messages
     assert time.process_time() - start < 2
-    assert len(str(message.content)) > 0.99 * BODY
+    assert isinstance(message, AssistantMessage)
+    assert len(message.reasoning_content or "") > 0.99 * BODY

@@ -202,8 +202,21 @@ def test_a_union_of_grammars_allows_each_of_them(noise: Model, prompts: list[lis
 
 
 @pytest.mark.parametrize(
+    "grammar",
+    [
+        Grammar.choice(["use %json here", "b"]),
+        Grammar.lark('// %json is not used\nstart: "a"'),
+        Grammar.lark('start: %json {"type": "integer", "description": "%json {"}'),
+    ],
+)
+def test_the_name_of_a_directive_may_occur_in_texts(pico: Model, grammar: Grammar) -> None:
+    Engine(*pico).add(Request([1], grammar=grammar))
+
+
+@pytest.mark.parametrize(
     ("grammar", "reason"),
     [
+        (Grammar.lark("start: %json {type: 1}"), "key must be a string"),
         (Grammar.regex("a(b"), "unclosed group"),
         (Grammar.lark("start: undefined_rule"), "undefined_rule"),
         (Grammar.json_schema({"type": "objekt"}), "objekt"),
@@ -212,7 +225,7 @@ def test_a_union_of_grammars_allows_each_of_them(noise: Model, prompts: list[lis
             Grammar.union(Grammar.regex("a"), Grammar.lark("start: undefined_rule")),
             "undefined_rule",
         ),
-        (Grammar.lark("start: start"), "no text conforms"),
+        (Grammar.lark("start: start"), "expected one that allows a text"),
         (Grammar.json_schema("{"), "line 1 column 2"),
         (Grammar.json_schema("[" * 100_000 + "]" * 100_000), "levels"),
     ],

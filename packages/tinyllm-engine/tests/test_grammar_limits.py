@@ -1,6 +1,7 @@
 """Grammars of clients take bounded time and memory."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from tinyllm_engine import Engine, Grammar, GrammarLimitError, Request, RequestError
@@ -60,6 +61,16 @@ def test_the_time_of_masks_is_known_for_each_step(pico: Model) -> None:
     assert slow.constraint is not None
     assert fast.constraint is not None
     assert 0 < fast.constraint.step_seconds < slow.constraint.step_seconds
+
+
+def test_a_grammar_that_is_given_up_is_named(pico: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(*pico)
+    grammar = replace(Grammar.regex("a*"), name="response_format")
+    handle = engine.add(Request([1], 500, grammar=grammar))
+    assert handle.constraint is not None
+    monkeypatch.setattr(handle.constraint, "_seconds", -1.0)
+    with pytest.raises(GrammarLimitError, match=r"^response_format: expected masks that take"):
+        list(engine.run(handle))
 
 
 def test_a_grammar_that_is_given_up_ends_with_an_error(pico: Model) -> None:

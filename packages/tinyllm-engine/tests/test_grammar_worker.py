@@ -15,6 +15,7 @@ from tinyllm_engine import (
     Grammar,
     Request,
 )
+from tinyllm_engine.grammar import worker as worker_module
 from tinyllm_engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from tinyllm_engine.grammar.worker import MAX_QUEUED, GrammarWorker
 from tinyllm_qwen import Qwen, Tokenizer, load
@@ -53,6 +54,18 @@ def test_cancelled_grammars_take_no_place_in_the_queue(
     release.set()
     for future in [running, *wanted]:
         assert isinstance(future.result(30), CompiledGrammar)
+    worker.close()
+
+
+def test_a_grammar_too_slow_for_the_cache_evicts_no_other(
+    pico: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = GrammarWorker(GrammarCompiler(pico[1], 2048))
+    worker.compile(Grammar.regex("a"))
+    monkeypatch.setattr(worker_module, "_MAX_CACHED_SECONDS", 0.0)
+    worker.compile(Grammar.regex("b"))
+    monkeypatch.undo()
+    assert [grammar.text for _, grammar in worker._cache] == ["a"]
     worker.close()
 
 

@@ -60,7 +60,7 @@ def load(path: Path) -> Conversation:
     if document.get("version") != VERSION:
         raise ChatError(
             f"{path}: expected version {VERSION} of the format, "
-            f"got {str(document.get('version'))[:20]}: a newer chat wrote it"
+            f"got {str(document.get('version'))[:20]}: use the version of chat that wrote it"
         )
     system, turns = document.get("system"), document.get("turns")
     if not isinstance(system, str | None) or not isinstance(turns, list):

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import mlx.core as mx
 import numpy as np
 from tinyllm_ops import OpSet, QuantizedTensor, Weight
-from tinyllm_qwen.checkpoint.schema import expected_shapes
 
 from tinyllm_bench.cases.case import (
     OpCase,
@@ -29,11 +28,11 @@ EXPERTS, EXPERTS_PER_TOKEN = 8, 2
 def linear_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase]:
     """Return cases for each distinct shape of a layer's projections, and for the head."""
     cases, seen = [], set()
-    for name, shape in expected_shapes(model.config).items():
-        if not name.startswith("layers.0.") or len(shape) != 2 or shape in seen:
+    for name, weight in model.weights.items():
+        if not name.startswith("layers.") or len(weight.shape) != 2 or weight.shape in seen:
             continue
-        seen.add(shape)
-        part = name.removeprefix("layers.0.")
+        seen.add(weight.shape)
+        part = name.split(".", 2)[2]  # without "layers" and the number of the layer
         layers = [w for other, w in model.weights.items() if other.endswith(f".{part}")]
         cases += _linear(part, layers, regimes, model)
     tied = model.config.tie_word_embeddings

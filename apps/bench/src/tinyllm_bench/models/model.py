@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 from tinyllm_cli.messages import UsageError
+from tinyllm_kernels import available
 from tinyllm_kernels.arithmetic import DTYPES
 from tinyllm_ops import QuantizedTensor, Weight
 from tinyllm_ops.quantization.tensor import AFFINE
@@ -129,7 +130,10 @@ def needed_memory(settings: Settings, config: QwenConfig, weight_format: WeightF
         scratch = _DEQUANTIZED_ARRAYS * largest * 4
     tokens = settings.context_tokens + settings.decode_tokens
     kv = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
-    # Caches of two OpSets and two peers, and the batched cache of one layer.
-    caches = (4 * kv + 2 * kv * settings.batch // config.num_hidden_layers) * tokens
+    # Whole caches at a time: one for each OpSet and peer, or one for each sequence of a batch.
+    programs = (len(settings.ops) or sum(each.present for each in available())) + len(
+        settings.chosen_peers
+    )
+    caches = kv * max(programs, settings.batch if settings.times_ops else 0) * tokens
     scores = config.num_attention_heads * settings.prompt_tokens**2 * 4
     return int(1.1 * (weights + scratch + caches * weight_format.dtype.size + 3 * scores))

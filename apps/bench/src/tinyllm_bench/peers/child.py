@@ -115,7 +115,7 @@ def _answer_requests(pipe: Connection, make: Callable[[], LocalRunner]) -> None:
     except EOFError:
         pass
     except Exception as error:
-        pipe.send(f"{type(error).__name__}: {one_line(error)}")
+        pipe.send(f"{type(error).__name__}: {one_line(error)[:300]}")
 
 
 def wait_until_idle() -> None:

@@ -67,6 +67,8 @@ def tensor_bytes(config: QwenConfig, weights: OpenVinoFormat) -> dict[str, int]:
     """Return the bytes of each tensor by name. Raise `BenchError` if the graph cannot be built."""
     if config.experts is not None:
         raise BenchError("openvino: a mixture of experts is not supported")
+    if config.recurrent is not None:
+        raise BenchError("openvino: a model with recurrent layers is not supported")
     return {name: weights.nbytes(shape) for name, shape in expected_shapes(config).items()}
 
 

@@ -44,8 +44,11 @@ def _start(
     context, decoded = settings.context_tokens, settings.decode_tokens
     if name == "mlx-lm":
         check_installed("mlx_lm", "mlx-lm is not installed (pip install mlx-lm)")
+        if model.config.recurrent is not None:
+            raise BenchError("mlx-lm: a model with recurrent layers is not supported")
         sizes, number_bytes = weight_bytes(model.weights), model.format.dtype.size
-        # It draws random weights from the same seed. "auto" would depend on the programs measured.
+        # The child draws the same random weights, from the same seed. It gets the dtype by name,
+        # because "auto" depends on the programs measured.
         same = replace(settings, dtype=dtype_name(model.format.dtype), peers=False, peer=[])
         make = partial(make_runner, same, prompt)
     elif name == "llama.cpp":

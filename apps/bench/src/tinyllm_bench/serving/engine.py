@@ -32,7 +32,7 @@ class BatchResult:
 
     requests: int  # number of requests
     tokens_per_second: float  # tokens of all requests per second
-    gaps: tuple[float, ...]  # seconds between two steps
+    gaps: tuple[float, ...]  # seconds of each step, or over HTTP between two pieces
 
 
 @dataclass(frozen=True)

@@ -106,10 +106,12 @@ class ServeOptions(LoadShape):
     def __post_init__(self) -> None:
         """Check every range, and options that exclude each other."""
         super().__post_init__()
-        if set(self.peer) - set(PEERS) or (self.peer and not self.peers):
-            raise UsageError(f"--peer: expected one of {', '.join(PEERS)}, beside --peers")
+        if set(self.peer) - set(PEERS):
+            raise UsageError(f"--peer: expected one of {', '.join(PEERS)}")
+        if self.peer and not self.peers:
+            raise UsageError("--peer: expected --peers with it, got none: add it")
         if self.shape is None and self.bits is not None:
-            raise UsageError("--bits: is for random weights; --model has its own")
+            raise UsageError("--bits: expected --shape with it: a checkpoint has its own bits")
         if self.shape is not None and (self.model is not None or self.gguf is not None):
             raise UsageError("--shape: makes a model of its own, without --model and --gguf")
         if self.gguf is not None and "llama.cpp" not in self.chosen_peers:

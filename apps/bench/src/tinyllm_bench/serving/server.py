@@ -54,9 +54,14 @@ class Server:
         try:
             deadline = time.monotonic() + _LOADING_TIMEOUT
             while not _answers(url + self.ready):
-                if process.poll() is not None or time.monotonic() > deadline:
-                    last = (log.read_text().strip().splitlines() or ["its log is empty"])[-1]
+                last = (log.read_text().strip().splitlines() or ["its log is empty"])[-1]
+                if process.poll() is not None:
                     raise BenchError(f"{self.name} did not start: {last}")
+                if time.monotonic() > deadline:
+                    raise BenchError(
+                        f"{self.name}: expected it ready within {_LOADING_TIMEOUT:.0f} s, got no "
+                        f"answer (the end of its log: {last}): try a smaller model"
+                    )
                 time.sleep(0.1)
             yield RunningServer(url, process.pid)
         finally:

@@ -203,7 +203,7 @@ class StreamedAnswer:
             # A cancelled stream has no usage. Then segments are counted: most have one token.
             generated_tokens=_count(self._usage.get("completion_tokens"), self._segments),
             prefill_seconds=self._first - self._started,
-            # 0 if all text came at once: the times of its tokens are unknown.
+            # 0 with fewer than three segments, whose times say little about the rate.
             decode_seconds=self._latest - self._first if self._segments > 2 else 0.0,
         )
 

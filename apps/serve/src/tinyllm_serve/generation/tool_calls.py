@@ -39,7 +39,7 @@ class ToolCallParser:
         """Start a text, with the names of the functions that may be called."""
         self._functions = frozenset(functions)
         self._held = ""
-        self._searched = 0  # characters of the held body that hold no closing tag
+        self._searched = 0  # position in the held text up to which there is no closing tag
         self._after_call = False
         self._closed = False  # True once the last brace of the current call was read
         self._arguments = _ArgumentsScanner()

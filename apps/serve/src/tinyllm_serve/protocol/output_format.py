@@ -79,7 +79,8 @@ class StructuredOutputs(Strict):
         given = sum(value is not None and value is not False for value in values)
         if given != 1:
             raise ValueError(
-                f"expected one of json, json_object, regex, choice and grammar, got {given}"
+                "expected exactly one of json, json_object, regex, choice and grammar, got "
+                f"{given} of them"
             )
         size = sum(map(len, self.choice or []))
         if size > MAX_TEXT_CHARACTERS:

@@ -34,9 +34,13 @@ class CompiledGrammar:
         self._prefix = prefix
         self._vocab_size = vocab_size
 
-    def constraint(self) -> Constraint:
-        """Return the state of one request before its first token. This takes under 1 ms."""
-        return Constraint(self._matcher.deep_copy(), self._prefix, self._vocab_size)
+    def constraint(self, name: str = "grammar") -> Constraint:
+        """Return the state of one request before its first token. This takes under 1 ms.
+
+        Args:
+            name: the name of the grammar for error messages.
+        """
+        return Constraint(self._matcher.deep_copy(), self._prefix, self._vocab_size, name)
 
 
 class GrammarCompiler:
@@ -86,7 +90,9 @@ class GrammarCompiler:
             raise _invalid(grammar, matcher.get_error())
         matcher.compute_bitmask()
         if matcher.is_error():
-            raise ValueError(f"{grammar.name}: no text conforms to this {grammar.kind}")
+            raise ValueError(
+                f"{grammar.name}: expected one that allows a text, got none: make it less strict"
+            )
         prefix = self._prefix(grammar.after or "", grammar.opening if grammar.after else "")
         return CompiledGrammar(matcher, prefix, self._vocab_size)
 

@@ -31,18 +31,22 @@ class Constraint:
     Attributes:
         error: the reason why the grammar was given up, without text of the request; None while all
             is well. Tokens chosen with later masks must be dropped.
-        step_seconds: processor seconds of the last step: of its call of `masks`, and of all calls
-            since the `masks` of the step before.
+        step_seconds: processor seconds of all methods, between the ends of the latest two calls of
+            `masks`.
     """
 
-    def __init__(self, matcher: LLMatcher, prefix: ReasoningPrefix, vocab_size: int) -> None:
+    def __init__(
+        self, matcher: LLMatcher, prefix: ReasoningPrefix, vocab_size: int, name: str
+    ) -> None:
         """Make the state before the first token.
 
         Args:
             matcher: the matcher of the text after the reasoning prefix.
             prefix: the reasoning prefix.
             vocab_size: V, the length of a mask.
+            name: the name of the grammar for error messages, as in `Grammar`.
         """
+        self._name = name
         self._matcher = matcher
         self._vocab_size = vocab_size
         self._prefix = prefix
@@ -106,11 +110,14 @@ class Constraint:
         self._since_masks += seconds
         if self._matcher.is_error():
             # Not the message of llguidance, which quotes the grammar and the text of the request.
-            self.error = f"grammar: too many states ({self._matcher.stop_reason()}): simplify it"
+            reason = self._matcher.stop_reason()
+            self.error = (
+                f"{self._name}: expected fewer states, got too many ({reason}): simplify it"
+            )
         elif self._seconds < 0:
             self.error = (
-                f"grammar: expected masks that take {1000 * _SECONDS_PER_TOKEN:.0f} ms a token, "
-                "got slower ones: simplify it"
+                f"{self._name}: expected masks that take {1000 * _SECONDS_PER_TOKEN:.0f} ms a "
+                "token, got slower ones: simplify it"
             )
 
     def _advance(self, token: int) -> bool:

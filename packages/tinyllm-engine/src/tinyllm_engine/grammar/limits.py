@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from decimal import Decimal
 from math import lcm
 
@@ -81,9 +82,19 @@ def check(grammar: Grammar) -> None:
                 _check_schemas([_parsed(part.text, 0)])
             case "lark":
                 _at_most(part.text.count("\n"), MAX_LINES, "lines of Lark", "shorten it")
-                schemas = [_parsed(part.text, at.end()) for at in _EMBEDDED.finditer(part.text)]
+                schemas = list(_embedded_schemas(part.text))
                 _at_most(len(schemas), MAX_SCHEMAS, "JSON schemas", "use fewer")
                 _check_schemas(schemas)
+
+
+def _embedded_schemas(text: str) -> Iterator[object]:
+    """Yield the JSON schemas of Lark rules.
+
+    Without JSON after it, `%json` is part of a string or a comment, or llguidance refuses it.
+    """
+    for at in _EMBEDDED.finditer(text):
+        with suppress(json.JSONDecodeError):
+            yield _parsed(text, at.end())
 
 
 def _parsed(text: str, start: int) -> object:

@@ -129,7 +129,7 @@ class GrammarWorker:
             raise too_slow(grammar) from None
 
     def close(self) -> None:
-        """End the thread after the grammar that it compiles now; cancel all others."""
+        """Cancel all callers, and end the thread once the grammar in progress is compiled."""
         with self._changed:
             self._closed = True
             for job in self._jobs.values():
@@ -190,7 +190,8 @@ class GrammarWorker:
     ) -> None:
         with self._changed:
             del self._jobs[job.key]
-            if compiled is not None:
+            # A slower one would evict all others, and then itself.
+            if compiled is not None and seconds <= _MAX_CACHED_SECONDS:
                 self._cache[job.key] = compiled, seconds
                 self._shrink()
         for waiter in job.waiters:

@@ -1,5 +1,5 @@
 """The ops of `tinyllm_ops` as C++ kernels for CPUs, in the extension `tinyllm_kernels._cpu`.
 
-Only `tinyllm_kernels.backend` imports the modules that need the extension. Before the import,
+Outside of this folder, only `tinyllm_kernels.backend` imports its modules. Before the import,
 `tinyllm_kernels.backend` checks that the extension is installed and loads.
 """

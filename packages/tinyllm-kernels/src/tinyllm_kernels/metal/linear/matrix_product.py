@@ -2,8 +2,9 @@
 
 With 32 tokens each unpacked weight is used 32 times, so arithmetic limits the speed. The kernel
 multiplies simdgroup matrices. A threadgroup computes a tile of y, 32 tokens by 32 outputs. Each of
-its four simdgroups has four 8x8 sums. A step of 32 columns reads 1,024 numbers of x, unpacks 1,024
-weights (eight for each of the 128 threads) and multiplies 64 pairs of matrices.
+its four simdgroups has four 8x8 sums of the split, and four totals. A step of 32 columns reads
+1,024 numbers of x, unpacks 1,024 weights (eight for each of the 128 threads) and multiplies 64
+pairs of matrices.
 
 Threadgroup memory holds two tiles of 32 rows of 40 numbers (36 in float32), padded so that rows
 begin in different banks, and 4 KiB of sums: 9 KiB in 16 bits, 13 KiB in float32, of the 32 KiB that
