@@ -10,6 +10,7 @@ from pathlib import Path
 import mlx.core as mx
 import psutil
 from tinyllm_cli.cores import usable_cores
+from tinyllm_kernels.backend import on_gpu
 from tinyllm_qwen.format_bytes import format_bytes
 
 from tinyllm_bench.errors import BenchError
@@ -59,11 +60,6 @@ class Machine:
         """Return one line for people."""
         where = "" if self.device == "cpu" else f", GPU {self.device_name}"
         return f"{self.cpu}, {self.cores} cores{where}, {self.system}, MLX {self.mlx}"
-
-
-def on_gpu() -> bool:
-    """Return True if MLX computes on a GPU."""
-    return bool(mx.default_device().type == mx.DeviceType.gpu)
 
 
 def read_cpuinfo(text: str) -> dict[str, str]:

@@ -36,7 +36,7 @@ def main(program: str = "chat") -> int:
 
 
 def run(settings: Settings) -> None:
-    """Answer once, hold a conversation, or run as a worker of rank 0."""
+    """Answer once, hold a conversation, or execute the commands of rank 0."""
     # Imported here, because --help and usage errors do not need MLX.
     from tinyllm_qwen.parallel.member import is_launched
 

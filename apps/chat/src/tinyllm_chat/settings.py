@@ -122,7 +122,10 @@ class Settings:
     ] = None
     num_speculative_tokens: Annotated[
         int | None,
-        Option(metavar="N", help="Draft tokens of a step. [default: 2 with --draft-model]"),
+        Option(
+            metavar="N",
+            help=f"Draft tokens of a step. [default: {NUM_SPECULATIVE_TOKENS} with --draft-model]",
+        ),
     ] = None
     no_think: Annotated[
         bool, Option("--no-think", help="Ask the model to answer without thinking.")

@@ -112,7 +112,9 @@ def _describe_metal() -> str:
             "(their tests run anywhere, under metalhost)"
         )
     if not on_gpu():
-        raise BackendError("MLX's default device is the CPU: `mx.set_default_device(mx.gpu)`")
+        raise BackendError(
+            "MLX's default device is the CPU: call mx.set_default_device(mx.gpu) first"
+        )
     return f"Metal, {mx.device_info(mx.gpu)['device_name']}"
 
 

@@ -48,20 +48,20 @@ def all_opsets() -> tuple[OpSet, ...]:
 
 
 def choose_opsets(names: Sequence[str]) -> tuple[OpSet, ...]:
-    """Return the OpSets with these names in the order of `all_opsets`, or these without names.
+    """Return the OpSets with these names in the order of `all_opsets`; all of them without names.
 
     Raise `UsageError` if a name is unknown, or its OpSet cannot run on this machine.
     """
     if not names:
         return all_opsets()
-    known = {entry.name: entry for entry in reversed(available()) if entry.present}
-    absent = {backend.name: backend.detail for backend in available() if not backend.present}
+    backends = {backend.name: backend for backend in reversed(available())}
     for name in names:
-        if name in absent:
-            raise UsageError(f"--ops {name}: {absent[name]}")
-        if name not in known:
+        if name not in backends:
+            known = [backend.name for backend in backends.values() if backend.present]
             raise UsageError(f"--ops: expected one of {', '.join(known)}, got {name}")
-    return tuple(opset(name) for name in known if name in names)
+        if not backends[name].present:
+            raise UsageError(f"--ops {name}: {backends[name].detail}")
+    return tuple(opset(name) for name in backends if name in names)
 
 
 def op_cases(

@@ -8,6 +8,7 @@ import mlx.core as mx
 from tinyllm_cli.messages import UsageError
 from tinyllm_kernels import available
 from tinyllm_kernels.arithmetic import DTYPES
+from tinyllm_kernels.backend import on_gpu
 from tinyllm_ops import QuantizedTensor, Weight
 from tinyllm_ops.quantization.tensor import AFFINE
 from tinyllm_qwen import QwenConfig
@@ -16,7 +17,7 @@ from tinyllm_qwen.checkpoint.schema import expected_shapes, is_matrix
 from tinyllm_qwen.checkpoint.weights import load_weights
 from tinyllm_qwen.config.json_object import read_json_object
 
-from tinyllm_bench.machine import available_memory, check_memory, on_gpu
+from tinyllm_bench.machine import available_memory, check_memory
 from tinyllm_bench.models.random_weights import random_weights
 from tinyllm_bench.models.weight_format import WeightFormat
 from tinyllm_bench.settings import Settings

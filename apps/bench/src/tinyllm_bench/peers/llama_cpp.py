@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 from tinyllm_cli.cores import usable_cores
+from tinyllm_kernels.backend import on_gpu
 
 from tinyllm_bench.cases.whole_model import LocalRunner
-from tinyllm_bench.machine import on_gpu
 
 KV_NUMBER_BYTES = 2  # the default cache of llama.cpp is float16
 

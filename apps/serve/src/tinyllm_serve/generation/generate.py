@@ -141,8 +141,8 @@ class Generation:
         """Prepare `body.choices` answers to each prompt.
 
         `max_tokens` is the limit in the request. Without it an answer has at most `default_tokens`,
-        or fewer if the context or the pages hold fewer beside its prompt. With neither number its
-        log-probabilities may be the limit.
+        or fewer if the context or the pages hold fewer beside its prompt. If both are None, a
+        response that keeps log-probabilities is limited by their number.
 
         `logprobs` is the number of likeliest tokens to report, or None for no log-probabilities.
         With `prompt_logprobs` the first output of an answer has those of its prompt too. With

@@ -157,7 +157,10 @@ class XmlToolCallParser(ToolCallParser):
 
 
 def _escaped(text: str) -> str:
-    """Return a text as a part of a JSON string. No character of the text is half of a pair."""
+    """Return a text as a part of a JSON string.
+
+    The text has no half of a surrogate pair, so that its characters can be escaped one by one.
+    """
     return json.dumps(text)[1:-1]
 
 

@@ -20,16 +20,16 @@ OPEN_PATHS = ("/", "/health", "/ready", "/docs", "/openapi.json")
 """Paths that need no API key."""
 
 OPEN_FOLDERS = ("/page/", "/static-offline-docs/")
-"""Beginnings of paths that need no API key."""
+"""Prefixes of paths that need no API key."""
 
 BEARER = HTTPBearer(auto_error=False, description="A key of --api-key or --api-key-file.")
 """The security scheme of all endpoints but `OPEN_PATHS`; `/docs` offers it as "Authorize"."""
 
 MAX_COUNTED = 10_000_000
-"""Bytes of the longest body that counts as more work than a shorter one."""
+"""The most bytes of a body that are charged as work."""
 
 UNKNOWN_LENGTH = 1_000_000
-"""Bytes that a body counts whose length is not announced."""
+"""The bytes that are charged for a body whose length is not announced."""
 
 RETRY_AFTER_KEY_LIMIT = 1
 """Seconds after which a client with too many requests in progress may retry."""

@@ -18,8 +18,8 @@ from tinyllm_serve.protocol.messages import TEXT_ALONE
 from tinyllm_serve.protocol.sampling import MAX_STOPS, Stop
 
 BILLING_HEADER = "x-anthropic-billing-header"
-"""The beginning of a system block of Claude Code that differs in each request. It is left out,
-because no prefix of two prompts would be equal otherwise."""
+"""The prefix of a system block of Claude Code, whose text differs in each request. The block is
+left out, because two prompts would share no prefix otherwise."""
 
 
 class Open(Strict):

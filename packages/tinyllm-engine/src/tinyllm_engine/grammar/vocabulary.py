@@ -10,7 +10,7 @@ MAX_TOKEN_BYTES = 1024
 
 
 def token_bytes(tokenizer: Tokenizer, vocab_size: int) -> list[bytes]:
-    """Return the bytes of each of the V tokens; empty bytes for ids that only pad it."""
+    """Return the bytes of each of the V tokens; empty bytes for ids that pad the vocabulary."""
     return [tokenizer.token_bytes(token) for token in range(vocab_size)]
 
 

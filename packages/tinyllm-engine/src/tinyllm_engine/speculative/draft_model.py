@@ -34,7 +34,7 @@ class DraftModel(Drafter):
         runner: Runner,
         reserve: Callable[[RequestState, int], bool],
         *,
-        rows: int,
+        draft_vocab_size: int,
         vocab_size: int,
         prefill_tokens: int,
     ) -> None:
@@ -43,14 +43,14 @@ class DraftModel(Drafter):
         Args:
             runner: the runner of the small model and its pages.
             reserve: allocates pages for the first tokens of a request: see `Scheduler.reserve`.
-            rows: the vocabulary size of the small model.
+            draft_vocab_size: the vocabulary size of the small model.
             vocab_size: the vocabulary size of the tokenizer. Larger ids are never proposed.
             prefill_tokens: the most missing tokens that are prefilled in a step.
         """
         self._runner = runner
         self._progress = DraftProgress(runner.num_pages, runner.page_size)
         self._reserve = reserve
-        self._rows = rows
+        self._draft_vocab_size = draft_vocab_size
         self._vocab_size = vocab_size
         self._prefill_tokens = prefill_tokens
         # The end position of the tokens computed for the latest draft of each request. If draft
@@ -141,7 +141,7 @@ class DraftModel(Drafter):
 
         The padded vocabularies of the two models may differ in size.
         """
-        return max(chunk.tokens) < self._rows
+        return max(chunk.tokens) < self._draft_vocab_size
 
 
 def _chunk(request: RequestState, start: int, stop: int) -> Chunk:

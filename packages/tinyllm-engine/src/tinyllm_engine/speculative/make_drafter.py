@@ -65,7 +65,7 @@ def make_drafter(
     return DraftModel(
         Runner(draft, pool.draft_caches, pool.num_pages, settings.page_size),
         reserve,
-        rows=draft.config.vocab_size,
+        draft_vocab_size=draft.config.vocab_size,
         vocab_size=vocab_size,
         prefill_tokens=settings.prefill_tokens,
     )
