@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import tokenizers
 
 _STEP = 50_000  # characters
-PIECE_LENGTH = (
-    1 << 16
-)  # characters; a token takes 130 bytes inside the library until its piece is encoded
+PIECE_LENGTH = 1 << 16
+"""The least number of characters of a piece. Inside the library a token takes 130 bytes until its
+piece is encoded."""
 
 # The patterns of Qwen2, Qwen2.5 and Qwen3, and of models that count marks as letters.
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
