@@ -1,6 +1,9 @@
 """The Ray cluster, and the deployment of replicas on it."""
 
+import fcntl
 import logging
+from io import TextIOWrapper
+from pathlib import Path
 from typing import cast
 
 import ray
@@ -34,33 +37,45 @@ def start_cluster() -> str:
         The folder with the logs of Ray's processes.
     """
     _share_log()
-    context = ray.init(
-        address="local",
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        object_store_memory=OBJECT_BYTES,
-        namespace=APPLICATION,
-    )
+    try:
+        context = ray.init(
+            address="local",
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=OBJECT_BYTES,
+            namespace=APPLICATION,
+        )
+    except Exception as error:  # Ray raises no other kind when one of its processes is too slow
+        raise ServeError(f"Ray cannot be started: {error}") from error
     serve.start(proxy_location="Disabled", logging_config=_log_config())
     return f"{context.address_info['session_dir']}/logs"
 
 
-def join_cluster() -> None:
-    """Connect to the Ray of a running `serve --ray`, or to the Ray at RAY_ADDRESS.
+def join_cluster() -> TextIOWrapper:
+    """Connect to the Ray of a running `serve --ray`, or to the Ray at RAY_ADDRESS, for an update.
+
+    Returns:
+        A locked file: no other update can start until it is closed.
 
     Raises:
-        ServeError: if none is running.
+        ServeError: if none is running, or another update runs.
     """
     _share_log()
     try:
-        ray.init(
+        context = ray.init(
             address="auto", log_to_driver=False, logging_level=logging.ERROR, namespace=APPLICATION
         )
     except ConnectionError as error:
         raise ServeError("--update: no 'serve --ray' runs on this machine: start one") from error
     if APPLICATION not in serve.status().applications:
         raise ServeError("--update: Ray runs, but no 'serve --ray' on it: start one")
+    lock = (Path(context.address_info["session_dir"]) / "update.lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ServeError("--update: another update runs: wait for its end") from error
+    return lock
 
 
 def deploy(settings: Settings, root: str) -> DeploymentHandle:
@@ -82,7 +97,7 @@ def deploy(settings: Settings, root: str) -> DeploymentHandle:
         num_replicas=low if low == high else None,
         autoscaling_config=_autoscaling(settings),
         max_ongoing_requests=capacity,
-        max_queued_requests=capacity,
+        max_queued_requests=capacity * high,  # of the router, for all replicas
         ray_actor_options={"num_cpus": 0},  # replicas share the cores: Ray need not reserve any
         health_check_period_s=2.0,
         health_check_timeout_s=30.0,

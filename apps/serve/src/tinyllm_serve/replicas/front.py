@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import signal
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -30,6 +31,7 @@ from tinyllm_serve.replicas.replica_set import ReplicaSet
 from tinyllm_serve.routes import health, page
 from tinyllm_serve.server import serve
 from tinyllm_serve.settings import Settings
+from tinyllm_serve.signals import ENDING
 
 CHARACTERS_PER_TOKEN = 4
 """The approximate length of a token, to hash prefixes about once per page of tokens."""
@@ -56,9 +58,20 @@ def run_replicas(settings: Settings) -> None:
         ServeError: if the address is not available, or the replicas cannot be started.
     """
     if settings.update:
-        local = local_settings(settings)
-        join_cluster()
-        try:
+        _update(settings)
+    else:
+        replicas = ReplicaSet(settings)
+        asyncio.run(serve(settings, replicas, make_front(replicas)))
+
+
+def _update(settings: Settings) -> None:
+    """Update the replicas of a running server. After a failure, deploy the version before again."""
+    local = local_settings(settings)
+    handlers = {number: signal.getsignal(number) for number in ENDING}
+    try:
+        with join_cluster():
+            for number, handler in handlers.items():
+                signal.signal(number, handler)  # Ray has installed handlers of its own
             before = deployed()
             try:
                 deploy(local, settings.model)
@@ -66,12 +79,9 @@ def run_replicas(settings: Settings) -> None:
                 if before is not None:
                     deploy(*before)  # Ray replaces no lost replica of a version that cannot start
                 raise
-        finally:
-            stop_cluster()
-        log_event("updated", model=settings.model_names[0], replicas=settings.replica_range[0])
-    else:
-        replicas = ReplicaSet(settings)
-        asyncio.run(serve(settings, replicas, make_front(replicas)))
+    finally:
+        stop_cluster()
+    log_event("updated", model=settings.model_names[0], replicas=settings.replica_range[0])
 
 
 class Front:
@@ -133,7 +143,8 @@ async def _pass_on(
                     first, latest = first or sent, sent
                 await send(message)
     except (RayError, RayServeException) as error:
-        _log.warning("a replica has failed", extra={"fields": {"error": type(error).__name__}})
+        if not isinstance(error, BackPressureError):
+            _log.warning("a replica has failed", extra={"fields": {"error": type(error).__name__}})
         if start is None:
             raise _as_api_error(error) from error
         kind = Headers(raw=start["headers"]).get("content-type", "")

@@ -19,6 +19,7 @@ class PrefixRouter(RequestRouter):
         """Start without requests; `slack` is explained at `PrefixMap`."""
         self._map = PrefixMap(slack=slack)
         self._load: Counter[ReplicaID] = Counter()
+        self._chosen: dict[str, str] = {}  # the best replica of each request that is not sent yet
 
     async def choose_replicas(
         self,
@@ -30,8 +31,18 @@ class PrefixRouter(RequestRouter):
             # Without a back-off Ray asks again at once, and again, while all replicas are full.
             pending_request.routing_context.should_backoff = True
         by_name = {each.replica_id.unique_id: each for each in candidate_replicas}
-        load = {name: self._load[each.replica_id] for name, each in by_name.items()}
-        return [[by_name[name]] for name in self._map.rank(_prefixes(pending_request), load)]
+        # Of requests that come together, Ray sends none before it has asked about all of them.
+        coming = Counter(self._chosen.values())
+        load = {name: self._load[each.replica_id] + coming[name] for name, each in by_name.items()}
+        ranked = self._map.rank(_prefixes(pending_request), load)
+        if pending_request is not None and ranked:
+            identity = pending_request.metadata.internal_request_id
+            if identity not in self._chosen:
+                pending_request.future.add_done_callback(
+                    lambda future: self._chosen.pop(identity, None) if future.cancelled() else None
+                )
+            self._chosen[identity] = ranked[0]
+        return [[by_name[name]] for name in ranked]
 
     def on_send_request(self, replica_id: ReplicaID) -> None:
         """Count a request that was sent."""
@@ -48,6 +59,7 @@ class PrefixRouter(RequestRouter):
     ) -> None:
         """Record the replica of a request's prefixes."""
         super().on_request_routed(pending_request, replica_id, result)
+        self._chosen.pop(pending_request.metadata.internal_request_id, None)
         self._map.record(_prefixes(pending_request), replica_id.unique_id)
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:

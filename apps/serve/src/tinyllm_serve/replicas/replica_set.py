@@ -24,8 +24,11 @@ T = TypeVar("T")
 CHECK_SECONDS = 2.0
 """Seconds between two checks that Ray works."""
 
+CHECK_TIMEOUT = 15.0
+"""Seconds that a check may take: without its gcs_server, Ray ends this process after 60."""
+
 METRICS_TIMEOUT = 5.0
-"""Seconds after which a replica without an answer is left out of the metrics."""
+"""Seconds after which the metrics of replicas are left out, because one of them gives no answer."""
 
 
 class ReplicaSet(ServedModel):
@@ -71,8 +74,9 @@ class ReplicaSet(ServedModel):
 
     async def failed(self) -> str:
         """Wait until Ray has lost this machine, and return the reason."""
-        while await _in_daemon(cluster_works):
-            await asyncio.sleep(CHECK_SECONDS)
+        with suppress(TimeoutError):  # Ray blocks without its gcs_server
+            while await asyncio.wait_for(_in_daemon(cluster_works), CHECK_TIMEOUT):
+                await asyncio.sleep(CHECK_SECONDS)
         self._state = "failed"
         return self.failure
 
@@ -120,9 +124,12 @@ class ReplicaSet(ServedModel):
         """Return the metrics of HTTP, and of each replica with its name as a label."""
         if self._handle is None:
             return self.metrics.text()
-        answers = await self._handle.broadcast("metrics").results_async(
-            timeout_s=METRICS_TIMEOUT, return_exceptions=True
-        )
+        try:
+            answers = await self._handle.broadcast("metrics").results_async(
+                timeout_s=METRICS_TIMEOUT, return_exceptions=True
+            )
+        except (RayServeException, TimeoutError):  # no replica runs, or one hangs
+            answers = []
         pages = cast("list[tuple[str, bytes] | BaseException]", answers)
         parts = dict(each for each in pages if not isinstance(each, BaseException))
         return labelled_metrics(self.metrics.text(), parts)

@@ -1,4 +1,5 @@
 from abc import ABC, abstractmethod
+from asyncio import Future
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,9 +14,14 @@ class RunningReplica:
 class _RoutingContext:
     should_backoff: bool
 
+class _RequestMetadata:
+    internal_request_id: str
+
 class PendingRequest:
     args: Sequence[object]
+    metadata: _RequestMetadata
     routing_context: _RoutingContext
+    future: Future[RunningReplica]
 
 class RequestRouter(ABC):
     @abstractmethod
