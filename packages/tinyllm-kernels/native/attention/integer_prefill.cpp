@@ -200,8 +200,8 @@ float IntegerPrefill::round_weights(int64_t n, const KeyRange& keys) {
   return all == all ? scale.scale : all;
 }
 
-// Replaces the scores of packed keys with infinities or NaN, whose integers are of their other
-// features.
+// Computes the scores of packed keys that contain infinities or NaN again, in floats, because their
+// integers stand for their finite features alone.
 [[gnu::noinline]] void IntegerPrefill::score_non_finite(int64_t tile_row, const TileKeys& tile_keys,
                                                         int64_t first_key) {
   for (int64_t j = tile_keys.of_any_row.first; j < tile_keys.of_any_row.last; ++j) {

@@ -56,7 +56,7 @@ struct AttentionPlan {
   // parts.
   AttentionPlan(const AttentionTask&, int64_t max_rows, int threads);
 
-  std::vector<AttentionPart> parts;    // in any order
+  std::vector<AttentionPart> parts;    // largest first; may be computed in any order
   std::vector<AttentionMerge> merges;  // after all parts, in any order
   int64_t partial_floats = 0;          // memory of all partial results
 };

@@ -177,6 +177,16 @@ int failures_of_cores() {
   failures += count_cores({0, 1, 2, 3, 4, 5}, folder) != 4;
   failures += count_cores({0, 2}, folder) != 1;
   failures += count_cores({2, 3}, folder) != 2;
+  // A service in a slice with a quota of one and a half cores.
+  const fs::path slice = folder / "sys/fs/cgroup/a.slice";
+  fs::create_directories(slice / "b.service");
+  fs::create_directories(folder / "proc/self");
+  failures += cores_of_quotas(folder) < 1000;
+  std::ofstream(folder / "proc/self/cgroup") << "3:cpu:/c\n0::/a.slice/b.service\n";
+  std::ofstream(slice / "b.service/cpu.max") << "max 100000\n";
+  failures += cores_of_quotas(folder) < 1000;
+  std::ofstream(slice / "cpu.max") << "150000 100000\n";
+  failures += cores_of_quotas(folder) != 2;
   fs::remove_all(folder);
   return failures;
 }

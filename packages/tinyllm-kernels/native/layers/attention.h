@@ -19,8 +19,8 @@ namespace tinyllm {
 // Computes a whole attention task.
 void run_attention(const KernelTable& kernels, const AttentionTask& task);
 
-// An array of rows of D numbers, a row for each head of each token. Rows are contiguous and have
-// any strides.
+// An array of rows of D numbers, a row for each head of each token. The numbers of a row are
+// contiguous, and the rows have any strides.
 struct Heads {
   void* data;
   int64_t strides[3];  // of B, H and L, in numbers

@@ -26,7 +26,8 @@ struct RopeSettings {
 class RopeTable {
  public:
   // Returns the table of `positions`: see RopeTableTask. It is computed at the first call, and
-  // again if the settings differ from those of the call before. All calls must have equal positions.
+  // again if the array of frequencies or the magnitude is not that of the call before. All calls
+  // must have equal positions.
   const float* get(const KernelTable& kernels, const Positions& positions,
                    const RopeSettings& rope);
 

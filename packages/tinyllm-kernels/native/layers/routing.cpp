@@ -47,9 +47,8 @@ Aligned<float> to_floats(const KernelTable& kernels, const MoeTask& t, const voi
 }  // namespace
 
 Routing::Routing(const KernelTable& kernels, const MoeTask& t, const void* x, Operand& tokens)
-    : chosen(t.rows * t.experts_per_token),
-      weights(t.rows * t.terms()),
-      sorted_rows(t.rows * t.terms()) {
+    : weights(t.rows * t.terms()), sorted_rows(t.rows * t.terms()) {
+  std::vector<int64_t> chosen(t.rows * t.experts_per_token);  // `rows K`: the expert of each weight
   const int64_t num_experts = t.router.rows, k = t.experts_per_token, terms = t.terms();
   const Aligned<float> rows = to_floats(kernels, t, x);
   auto scores = aligned<float>(t.rows * num_experts);

@@ -21,10 +21,10 @@ struct Routing {
   Routing(const KernelTable& kernels, const MoeTask& task, const void* x, Operand& tokens);
 
   std::vector<ExpertRows> experts;  // the experts that were chosen, ascending
-  std::vector<int64_t> chosen;      // rows K, the expert of each routing weight
-  // rows T. Of each token the K routing weights, largest first, and the shared expert's weight.
+  // `rows T`: the K routing weights of each token, largest first, and the shared expert's weight.
   std::vector<float> weights;
-  // rows T, the row of each term: rows K are sorted by expert, then come those of the shared expert.
+  // `rows T`: the row of each term. The first rows x K rows are sorted by expert, and those of the
+  // shared expert follow.
   std::vector<int64_t> sorted_rows;
 };
 

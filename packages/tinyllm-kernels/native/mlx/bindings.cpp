@@ -183,14 +183,14 @@ NB_MODULE(_cpu, m) {
           [](DeltaNetObject* self, const Norm& n, const std::vector<Weight>& projections,
              const array& conv, const array& a_log, const array& dt_bias, const Norm& head_norm,
              int key_heads, int key_dim) {
-            nb::gil_scoped_release release;
             const auto& w = projections;
-            new (self) DeltaNetObject{std::make_shared<tinyllm::DeltaNetHandle>(
-                norm(n),
-                tinyllm::DeltaNetArrays{weight(w.at(0)), weight(w.at(1)), weight(w.at(2)),
-                                        weight(w.at(3)), weight(w.at(4)), conv, a_log, dt_bias,
-                                        norm(head_norm)},
-                key_heads, key_dim)};
+            // Copies, since another thread may assign to the Python objects.
+            const tinyllm::DeltaNetArrays arrays{weight(w.at(0)), weight(w.at(1)), weight(w.at(2)),
+                                                 weight(w.at(3)), weight(w.at(4)), conv,
+                                                 a_log,           dt_bias,         norm(head_norm)};
+            nb::gil_scoped_release release;
+            new (self) DeltaNetObject{
+                std::make_shared<tinyllm::DeltaNetHandle>(norm(n), arrays, key_heads, key_dim)};
           },
           "norm"_a, "projections"_a, "conv"_a, "a_log"_a, "dt_bias"_a, "head_norm"_a, "key_heads"_a,
           "key_dim"_a);

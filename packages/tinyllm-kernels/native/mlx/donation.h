@@ -9,9 +9,9 @@
 
 namespace tinyllm {
 
-// Drops the outputs' references to the inputs. MLX gives each output a list of all inputs, and an
-// array with several references is never donated. `inputs` itself keeps them alive for the
-// evaluation.
+// Drops the references to the inputs that the other outputs hold. MLX gives each output a list of
+// all inputs, and an array with several references is never donated. `inputs`, the list of the
+// evaluated output, keeps them alive for the evaluation.
 inline void release_inputs(const std::vector<mlx::core::array>& inputs,
                            std::vector<mlx::core::array>& outputs) {
   for (mlx::core::array& out : outputs) {

@@ -1,10 +1,11 @@
 #include "mlx/handles.h"
 
+#include <mlx/ops.h>
+
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 #include <string>
-
-#include <mlx/ops.h>
 
 namespace tinyllm {
 
@@ -73,7 +74,10 @@ MoeHandle::MoeHandle(const NormArrays& norm, const WeightArrays& router, const W
                      bool normalizes_routing_weights,
                      const std::optional<SharedExpertArrays>& shared) {
   const int width = down.w.shape(-2), hidden = gate.w.shape(-2), num_experts = router.w.shape(-2);
-  if (experts_per_token < 1 || experts_per_token > num_experts || num_experts > gate.w.shape(0)) {
+  if (std::min({gate.w.shape(0), up.w.shape(0), down.w.shape(0)}) < num_experts) {
+    throw std::invalid_argument("router: expected a row for each expert of gate, up and down");
+  }
+  if (experts_per_token < 1 || experts_per_token > num_experts) {
     throw std::invalid_argument(
         "experts_per_token: expected from 1 to the number of experts, got " +
         std::to_string(experts_per_token));

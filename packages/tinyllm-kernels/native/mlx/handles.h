@@ -69,7 +69,8 @@ struct SharedExpertArrays {
 // The weights of a mixture of experts.
 class MoeHandle : public FeedForward {
  public:
-  // Throws std::invalid_argument unless 1 <= experts_per_token <= number of experts.
+  // Throws std::invalid_argument unless 1 <= experts_per_token <= rows of the router <= number of
+  // experts.
   MoeHandle(const NormArrays& norm, const WeightArrays& router, const WeightArrays& gate,
             const WeightArrays& up, const WeightArrays& down, int experts_per_token,
             bool normalizes_routing_weights, const std::optional<SharedExpertArrays>& shared);

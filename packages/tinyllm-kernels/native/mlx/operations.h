@@ -35,7 +35,7 @@ bool uses_int8_activations(const WeightArrays& w);
 // Makes zeros, in huge pages if the system gives some.
 mlx::core::array zeros(const std::vector<int>& shape, mlx::core::Dtype dtype);
 
-// Interleaves groups of `rows` rows of one array of a weight, `*lead N width` of 16 or 32 bits.
+// Interleaves groups of `rows` rows of one array of a weight, `*lead N width` of 8, 16 or 32 bits.
 // Works in place if no other array shares the memory.
 mlx::core::array interleave(const mlx::core::array& array, int rows);
 

@@ -28,9 +28,9 @@ int cores_of_affinity() {
   return static_cast<int>(std::thread::hardware_concurrency());
 }
 
-// The CPU quota of cgroup v2. A large number if there is none.
-int cores_of_cgroup() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
+// The CPU quota of a control group, in cores. A large number if it has none.
+int cores_of_group(const std::string& folder) {
+  std::ifstream file(folder + "/cpu.max");
   std::string quota;
   double period = 0;
   if (!(file >> quota >> period) || quota == "max" || period <= 0) return 1 << 20;
@@ -50,6 +50,23 @@ int count_cores(const std::vector<int>& cpus, const std::string& folder) {
   return static_cast<int>(cores.size());
 }
 
-int usable_cores() { return std::max(1, std::min(cores_of_affinity(), cores_of_cgroup())); }
+int cores_of_quotas(const std::string& root) {
+  std::ifstream groups(root + "/proc/self/cgroup");
+  std::string path;
+  for (std::string line; std::getline(groups, line);) {
+    if (line.starts_with("0::")) path = line.substr(3);
+  }
+  // In a container the path may be one of the host, whose folder is missing. The container's own
+  // group is then the last one.
+  int cores = 1 << 20;
+  while (true) {
+    cores = std::min(cores, cores_of_group(root + "/sys/fs/cgroup" + path));
+    const size_t slash = path.rfind('/');
+    if (slash == std::string::npos) return cores;
+    path.resize(slash);
+  }
+}
+
+int usable_cores() { return std::max(1, std::min(cores_of_affinity(), cores_of_quotas(""))); }
 
 }  // namespace tinyllm

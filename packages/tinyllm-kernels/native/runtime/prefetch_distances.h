@@ -8,8 +8,8 @@ namespace tinyllm {
 
 inline constexpr int kScaleDistance = 512;  // of scales and biases
 
-// Distances of two prefetches: `far` to the second-level cache, `near` to the first-level cache. Zero
-// if this machine has one prefetch or none.
+// Distances of two prefetches: `far` to the second-level cache, `near` to the first-level cache.
+// Both are zero where two do not pay: codes then have one prefetch, and rows none.
 struct PrefetchDistances {
   int64_t far, near;
 };

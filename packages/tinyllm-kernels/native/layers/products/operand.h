@@ -17,7 +17,8 @@ class Operand {
           Phase phase)
       : Operand(kernels, x, type, rows, columns, phase, columns) {}
 
-  // Rows that are `stride` numbers apart, as `row_stride` states.
+  // Rows that are `stride` numbers apart, which must be the result of `row_stride`: only the
+  // kernels that read x unpacked allow for gaps.
   Operand(const KernelTable& kernels, const void* x, Type type, int64_t rows, int columns,
           Phase phase, int64_t stride)
       : kernels_(kernels),
@@ -36,11 +37,12 @@ class Operand {
   void set_x(LinearTask& task);
 
  private:
-  // x for weights with groups of `group` columns. Each row has a sum and a scale for each group.
+  // The sum of each group of `group` columns, of each row.
   struct GroupSums {
     int group;
     Aligned<float> sums;
   };
+  // The integers of x for `kernel`, with a sum and a scale of each group.
   struct Quantized {
     LinearKernel kernel;
     int group, bits;

@@ -32,7 +32,7 @@ struct Product {
 struct GatedProduct {
   Operand* x;                // M K
   const Weights *gate, *up;  // F K
-  void* up_scratch;          // M F, of the type of y
+  void* up_scratch;          // M F, with the type and the stride of y
   void* y;                   // M F
   int64_t y_stride = 0;      // numbers from a row of y to the next, if not F
 };

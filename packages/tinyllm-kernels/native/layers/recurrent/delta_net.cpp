@@ -9,8 +9,9 @@
 namespace tinyllm {
 namespace {
 
-// Writes zeros to rows of `row_bytes` that belong to no sequence.
-void clear_other_tokens(const StateSlots& slots, int64_t row_bytes, void* y) {
+// Clears y, rows of `row_bytes`, if some of them belong to no sequence. The kernel then overwrites
+// the others.
+void clear_unless_complete(const StateSlots& slots, int64_t row_bytes, void* y) {
   const bool has_all = slots.sequences && slots.cu_seqlens[0] == 0 &&
                        slots.cu_seqlens[slots.sequences] == slots.tokens;
   if (!has_all) std::memset(y, 0, slots.tokens * row_bytes);
@@ -34,7 +35,7 @@ void decay_rates(const float* a_log, int64_t heads, float* rates) {
 void run_causal_conv(const KernelTable& kernels, const CausalConvTask& t) {
   constexpr int64_t kChannels = 256;  // of a part
   const int64_t blocks = (t.channels + kChannels - 1) / kChannels;
-  clear_other_tokens(t.slots, t.channels * size_of(t.type), t.y);
+  clear_unless_complete(t.slots, t.channels * size_of(t.type), t.y);
   Scratch scratch(kernels.causal_conv_scratch(t, kChannels));
   ThreadPool::shared().run(t.slots.sequences * blocks, [&](int64_t part, int thread) {
     const int64_t first = part % blocks * kChannels;
@@ -44,7 +45,7 @@ void run_causal_conv(const KernelTable& kernels, const CausalConvTask& t) {
 }
 
 void run_gated_delta(const KernelTable& kernels, const GatedDeltaTask& t) {
-  clear_other_tokens(t.slots, t.value_heads * t.value_dim * size_of(t.type), t.o);
+  clear_unless_complete(t.slots, t.value_heads * t.value_dim * size_of(t.type), t.o);
   Scratch scratch(kernels.gated_delta_scratch(t));
   ThreadPool::shared().run(t.slots.sequences * t.key_heads, [&](int64_t part, int thread) {
     kernels.gated_delta_part(t, part / t.key_heads, part % t.key_heads, scratch[thread]);
@@ -53,7 +54,7 @@ void run_gated_delta(const KernelTable& kernels, const GatedDeltaTask& t) {
 
 void run_mixer(const KernelTable& kernels, const MixerTask& t) {
   const GatedDeltaTask& delta = t.delta;
-  clear_other_tokens(delta.slots, t.y_stride * size_of(delta.type), t.norm.y);
+  clear_unless_complete(delta.slots, t.y_stride * size_of(delta.type), t.norm.y);
   Scratch scratch(kernels.mixer_scratch(t));
   ThreadPool::shared().run(delta.slots.sequences * delta.key_heads, [&](int64_t part, int thread) {
     kernels.mixer_part(t, part / delta.key_heads, part % delta.key_heads, scratch[thread]);

@@ -8,14 +8,14 @@
 
 namespace tinyllm {
 
-// Runs `layers` on `x` with data `rows`, B L E, and writes the result of each layer to `y`. Calls
-// `attend(i, rows, y)` for the attention half of layer i.
-template <typename Attend>
+// Runs `layers` on `x` with data `rows`, B L E, and writes the result of the last one to `y`. Calls
+// `mix(i, from, to)` for the first half of layer i: attention or gated DeltaNet.
+template <typename Mix>
 void run_layers(const KernelTable& kernels, const std::vector<LayerHandle>& layers, const Input& x,
-                const void* rows, Type type, OptionalPhase phase, char* y, Attend attend) {
+                const void* rows, Type type, OptionalPhase phase, char* y, Mix mix) {
   const auto halfway = aligned<char>(x.size * size_of(type));
   for (size_t i = 0; i < layers.size(); ++i) {
-    attend(i, rows, halfway.get());
+    mix(i, rows, halfway.get());
     layers[i].feed_forward->run(kernels, rows_of(x, halfway.get(), type, phase), y);
     rows = y;
   }
