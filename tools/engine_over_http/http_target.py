@@ -108,7 +108,7 @@ class HttpTarget:
 
 @contextmanager
 def http_target(model: BenchModel, ops: str, dtype: str, max_running: int) -> Iterator[HttpTarget]:
-    """Start tinyllm's server with the settings of `EngineTarget.of`.
+    """Start tinyllm's server with the settings of `EngineTarget`.
 
     Args:
         model: the model.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tinyllm_bench.command_line import command, option
-from tinyllm_cli.messages import notice
+from tinyllm_cli.messages import UsageError, notice
 from tinyllm_cli.program import new_app, run_program
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -41,7 +41,7 @@ def main(options: Options) -> int:
     """
     unknown = set(options.target) - set(NAMES)
     if unknown:
-        raise ValueError(f"--target: expected {', '.join(NAMES)}, got {', '.join(unknown)}")
+        raise UsageError(f"--target: expected {', '.join(NAMES)}, got {', '.join(unknown)}")
     return max([fuzz(name, options) for name in options.target or NAMES])
 
 

@@ -40,7 +40,7 @@ class Group:
 
     @property
     def is_lost(self) -> bool:
-        """Whether another program is faster."""
+        """True if another program is faster."""
         return self.found[OURS] < max(self.found.values())
 
 

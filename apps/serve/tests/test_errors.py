@@ -172,7 +172,7 @@ def test_other_requests_are_refused(pico: Server) -> None:
     assert status("GET", "/v1/models/gpt-5") == 404
     assert status("GET", "/nowhere") == 404
     assert status("GET", CHAT) == 405
-    assert error(httpx.get(pico.url + CHAT))["message"] == "expected POST, got GET"
+    assert error(httpx.get(pico.url + CHAT))["message"] == "method: expected POST, got GET"
     assert status("POST", CHAT, content="{", headers=as_json) == 400
     assert status("POST", CHAT, content="[" * 100_000, headers=as_json) == 400
     assert status("POST", CHAT, content=b"\xff", headers=as_json) == 400
@@ -282,6 +282,9 @@ def test_host_names_are_checked_only_without_keys() -> None:
             "--ops: expected one of auto, cpu, cpu-int8, metal, mlx, reference, got cuda",
         ),
         (["--allowed-origins", "here"], "--allowed-origins: expected * or an origin"),
+        (["--allowed-origins", "https://a.example/"], "--allowed-origins: expected * or an origin"),
+        (["--allowed-origins", "https://A.example"], "--allowed-origins: expected * or an origin"),
+        (["--allowed-host", "["], "--allowed-host: expected a name alone"),
         (["--api-key", "a b"], "--api-key: expected printable characters"),
         (["--allowed-host", "http://a.b"], "--allowed-host: expected a name alone"),
         (["--allowed-host", "a.b:80"], "--allowed-host: expected a name alone"),
@@ -324,6 +327,7 @@ def fails(
     ("options", "expected"),
     [
         (["--model", "no/where/at-all", "--port", "0"], "neither a folder here nor"),
+        (["--host", "a..b", "--allow-anonymous"], "cannot listen on a..b:8000: choose another"),
         (
             ["--host", "256.0.0.1", "--port", "0", "--allow-anonymous"],
             "cannot listen on 256.0.0.1:0",

@@ -1,5 +1,6 @@
 """The chat page in a real browser."""
 
+import json
 from collections.abc import Callable
 
 from selenium.webdriver import Chrome
@@ -25,6 +26,10 @@ def texts(browser: Browser, selector: str) -> list[str]:
 
 def shown(browser: Browser, identity: str) -> bool:
     return browser.find_element(By.ID, identity).is_displayed()
+
+
+def script(browser: Browser, text: str) -> object:
+    return browser.execute_script(text)
 
 
 def open_page(browser: Browser, server: Server) -> None:
@@ -66,6 +71,23 @@ def test_stop_cancels_the_answer(browser: Browser, busy: Server) -> None:
     browser.find_element(By.ID, "stop").click()
     wait(browser, lambda: shown(browser, "send"))
     assert texts(browser, ".figures")[0].endswith("stopped")
+    busy.wait_until("num_requests_running", 0.0)
+
+
+def test_a_new_conversation_has_no_part_of_the_answer_in_progress(
+    browser: Browser, busy: Server
+) -> None:
+    open_page(browser, busy)
+    script(browser, "const send = fetch; fetch = (...given) => (sent = given[1], send(...given));")
+    say(browser, "hello")
+    wait(browser, lambda: texts(browser, ".assistant > .text")[0:1] not in ([], [""]))
+    browser.find_element(By.ID, "new").click()
+    assert shown(browser, "send")
+    busy.wait_until("num_requests_running", 0.0)
+    say(browser, "again")
+    sent = json.loads(str(script(browser, "return sent.body")))
+    assert sent["messages"] == [{"role": "user", "content": "again"}]
+    browser.find_element(By.ID, "stop").click()
     busy.wait_until("num_requests_running", 0.0)
 
 

@@ -63,4 +63,4 @@ def test_the_command_reports_each_reader(
     assert [line.split(":")[0] for line in lines] == ["index", "config"]
     assert all(line.endswith("files, no finding") for line in lines)
     code, _, err = run_tool(app, "fuzz_files", "--target nothing")
-    assert (code, "--target: expected config, " in err) == (1, True)
+    assert (code, "--target: expected config, " in err) == (2, True)

@@ -138,7 +138,7 @@ async def _error_response(request: Request, error: Exception) -> JSONResponse:
     if known.status == 404 and isinstance(error, HTTPException):
         known = replace(known, message=_no_path(request))
     if known.status == 405 and known.headers is not None:
-        message = f"expected {known.headers['Allow']}, got {request.method}"
+        message = f"method: expected {known.headers['Allow']}, got {request.method}"
         known = replace(known, message=message)
     log = log_fields(request)
     log["code"] = known.code

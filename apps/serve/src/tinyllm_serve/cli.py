@@ -3,11 +3,11 @@
 import asyncio
 import os
 import signal
-import sys
 import threading
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
+from tinyllm_cli.messages import notice, one_line
 
 from tinyllm_serve.errors import UsageError
 from tinyllm_serve.settings import Settings
@@ -32,8 +32,8 @@ app.command(name="serve", help=_HELP)(Settings)
 
 def run_process(program: str = "serve") -> NoReturn:
     """Run `main` as the main function of a process."""
-    # Until `Signals` takes over. Libraries are imported until then. Some catch a KeyboardInterrupt,
-    # and those in C++ abort the process.
+    # Exit at once on a signal until `Signals` takes over. Libraries are imported meanwhile: some
+    # catch a KeyboardInterrupt, and C++ libraries abort the process.
     numbers = (*ENDING, *OF_TERMINAL)
     heeded = [each for each in numbers if signal.getsignal(each) != signal.SIG_IGN]
     for number in heeded:
@@ -110,5 +110,4 @@ async def _serve(settings: Settings, group: "Group | None") -> None:
 
 
 def _print_error(text: str) -> None:
-    """Write one line to stderr."""
-    sys.stderr.write(f"serve: {' '.join(text.split())}\n")
+    notice(one_line(text), "serve")

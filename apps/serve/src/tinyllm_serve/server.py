@@ -36,6 +36,8 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=1024)
+    except UnicodeError as error:  # a part of the name is empty or too long
+        raise ServeError(f"cannot listen on {host}:{port}: choose another --host") from error
     except OSError as error:
         # asyncio's message is longer than the system's. Unknown names have error numbers of their
         # own, which `strerror` does not know.

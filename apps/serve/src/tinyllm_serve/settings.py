@@ -1,6 +1,7 @@
 """The options of `serve`: each is declared once, with its help, default and bounds."""
 
 import os
+import re
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,10 @@ AFFINITY = 8
 prompts whose prefix it has cached."""
 
 MAX_REPLICAS = 256
+
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\sA-Z]+")
+"""An origin as browsers send it: a scheme and a host in lower case, without a path."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,7 +290,7 @@ class Settings(ModelOptions):
         """
         entries = [
             KeyEntry(name=f"key-{number}", key=key)
-            for number, key in enumerate(self.api_key or (), 1)
+            for number, key in enumerate(dict.fromkeys(self.api_key or ()), 1)
         ]
         if self.api_key_file is not None:
             entries += read_keys(self.api_key_file)
@@ -293,7 +298,7 @@ class Settings(ModelOptions):
         share = self.share_prefix_cache
         return {
             entry.key: entry.client(self.max_priority, share_prefix_cache=share)
-            for entry in reversed(entries)  # of equal keys the first one counts
+            for entry in entries
         }
 
     @property
@@ -339,10 +344,11 @@ class Settings(ModelOptions):
 
     def _check_clients(self) -> None:
         for origin in self.allowed_origins or ():
-            valid = origin == "*" or "://" in origin
-            check("allowed_origins", origin, "* or an origin such as https://a.example", valid)
+            valid = origin == "*" or _ORIGIN.fullmatch(origin) is not None
+            expected = "* or an origin without a path, such as https://a.example"
+            check("allowed_origins", origin, expected, valid)
         for name in self.allowed_host or ():
-            valid = ":" not in name and urlsplit(f"//{name}").hostname == name.lower()
+            valid = not set(":[]") & set(name) and urlsplit(f"//{name}").hostname == name.lower()
             check("allowed_host", name, "a name alone, such as a.example", valid)
         if not all(map(is_valid_key, self.api_key or ())):
             raise UsageError("--api-key: expected printable characters without spaces")
@@ -361,7 +367,7 @@ class Settings(ModelOptions):
                     dashed = name.replace("_", "-")
                     raise UsageError(f"--{dashed}: expected none with --no-enable-prefix-caching")
         if path is not None:
-            # The end of the server replaces it, even a device.
+            # At its end the server replaces this file, even a device.
             try:
                 is_file = stat.S_ISREG(path.stat().st_mode)
             except (FileNotFoundError, NotADirectoryError):

@@ -29,9 +29,13 @@ class Server:
                 stderr=log,
                 env={**os.environ, "HF_HUB_OFFLINE": "1", **environ},
             )
-        self.url = str(self.wait_for("listening")["url"])
-        if ready:
-            self.wait_for("ready")
+        try:
+            self.url = str(self.wait_for("listening")["url"])
+            if ready:
+                self.wait_for("ready")
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __enter__(self) -> "Server":
         """Return the server."""

@@ -132,7 +132,10 @@ class MetalKernel:
         signature = self._signature(inputs, output_dtypes, template)
         text = KernelText.assemble(self.name, self.header, self.source, signature)
         found = [*lint(self.header, self.source), *signature_problems(signature)]
-        return found + address_space_problems(text)
+        try:
+            return found + address_space_problems(text)
+        except KernelTextError as error:
+            return [*found, *error.problems]
 
     def _signature(
         self,

@@ -48,6 +48,10 @@ def test_rejected(source: str) -> None:
     assert ("source", REJECTED[source]) in {(problem.part, problem.line) for problem in found}
 
 
+def test_text_that_cannot_be_translated_is_a_problem() -> None:
+    assert [each.line for each in problems("\nthreadgroup float t[4](3);")] == [2]
+
+
 ACCEPTED = [
     "threadgroup float t[4], s; threadgroup float* p = t; p[0] = x[0]; s = 1; y[0] = p[0] + s;",
     "auto v = reinterpret_cast<const device float4*>(x); y[0] = dot(v[0], float4(1, 2, 3, 4));",

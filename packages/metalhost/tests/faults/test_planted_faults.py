@@ -385,3 +385,10 @@ def test_offset_views_start_at_addresses_that_are_not_aligned_to_16(host: None) 
     aligned = Planted("", K.UNDEFINED, source)
     assert aligned.run(Settings()) == ()
     assert {fault.kind for fault in aligned.run(Settings(offset_views=True))} == {K.UNDEFINED}
+
+
+def test_the_fault_that_ends_a_run_is_among_more_than_are_kept(host: None) -> None:
+    reads = "".join(f"\ny[{n}] = y[{n}] + 1;" for n in range(40))
+    faults = Planted("", K.OUT_OF_BOUNDS, reads + "\ny[100000] = 1;").run(Settings())
+    assert {fault.kind for fault in faults} >= {K.OUT_OF_BOUNDS}
+    assert len(faults) == 32

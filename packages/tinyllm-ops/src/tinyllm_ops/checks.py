@@ -75,7 +75,7 @@ def check_linear(
 
 
 def check_expert_linear(x: mx.array, w: Weight, experts: mx.array) -> None:
-    """Require x `*batch I`, w `X O I`, and experts `*batch` of an integer dtype."""
+    """Require x `*batch N I`, w `X O I`, and experts `*batch N` of an integer dtype."""
     require_floating("x", x)
     require_rank("w", w, "X O I")
     if x.ndim < 2 or x.shape[-1] != w.shape[-1]:
@@ -223,6 +223,8 @@ def check_simple_attention(q: mx.array, k: mx.array, v: mx.array, mask: mx.array
     require_shape("v", v, k.shape)
     require_dtype("k", k, q.dtype)
     require_dtype("v", v, q.dtype)
+    if isinstance(mask, str):
+        raise ValueError(f"mask: expected an array or None, got {mask!r}: pass `causal_mask(L, S)`")
     check_mask(mask, (*q.shape[:-1], k.shape[-2]))
 
 

@@ -295,10 +295,11 @@ def test_refuses_arguments_that_do_not_fit(
         (Q, Q.astype(mx.float16), Q, None, r"k: expected dtype .*float32, got .*float16"),
         (Q, Q, Q.astype(mx.float16), None, r"v: expected dtype .*float32, got .*float16"),
         (Q, Q, Q, mx.zeros((3, 4)), r"broadcasts to \(2, 4, 3, 3\), got \(3, 4\)"),
+        (Q, Q, Q, "causal", r"mask: expected an array or None, got 'causal': pass `causal_mask"),
     ],
 )
 def test_simple_attention_refuses_arguments_that_do_not_fit(
-    unchecked: None, q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None, words: str
+    unchecked: None, q: mx.array, k: mx.array, v: mx.array, mask: mx.array | str | None, words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
-        scaled_dot_product_attention_simple(q, k, v, mask=mask)
+        scaled_dot_product_attention_simple(q, k, v, mask=mask)  # type: ignore[arg-type]  # "causal"

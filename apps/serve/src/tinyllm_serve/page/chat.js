@@ -76,12 +76,12 @@ async function answer() {
     const rate = count > 1 && latest > first ? ((count - 1) / (latest - first)) * 1000 : 0;
     figures.textContent = `${count} tokens, ${rate.toFixed(1)} tokens/s${ending}`;
   };
-  running = new AbortController();
+  const own = (running = new AbortController());
   setBusy(true);
   try {
     const body = { model, messages, stream: true, stream_options: { include_usage: true } };
     const response = await request("v1/chat/completions", {
-      method: "POST", body: JSON.stringify(body), signal: running.signal,
+      method: "POST", body: JSON.stringify(body), signal: own.signal,
     });
     for await (const chunk of events(response.body)) {
       if (chunk.error) throw new Error(chunk.error.message);
@@ -114,6 +114,7 @@ async function answer() {
     }
   }
   flush();
+  if (running !== own) return; // a new conversation has begun
   if (message.content || message.reasoning_content) messages.push(message);
   else messages.pop(); // a question without an answer is not sent again
   running = null;
@@ -155,6 +156,8 @@ form.question.addEventListener("keydown", (event) => {
 element("stop").addEventListener("click", () => running?.abort());
 element("new").addEventListener("click", () => {
   running?.abort();
+  running = null;
+  setBusy(false);
   messages.length = 0;
   conversation.replaceChildren();
 });

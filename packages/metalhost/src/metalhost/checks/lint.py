@@ -72,7 +72,7 @@ def _message(tokens: list[Token], at: int) -> str:
     before = tokens[at - 1].text if at else "{"
     after = tokens[at + 1].text if at + 1 < len(tokens) else ""
     if token.text in _FORBIDDEN and before not in (".", "->"):
-        is_own_name = before == "metal" or after == "="
+        is_own_name = after == "="
         return "" if is_own_name else f"'{token.text}': {_FORBIDDEN[token.text]}"
     if token.text == "[" and _is_lambda(tokens, at, before):
         return "a lambda, which only Metal 4 and later support"

@@ -54,7 +54,7 @@ def build_program(text: KernelText, mode: Mode) -> Path:
         # Linked without the sanitizers' flags, which would add the sanitizers' runtimes.
         return _link(cxx, [kernel, _runtime(cxx)], scratch / "program", _LINK_FLAGS)
 
-    parts = (str(cxx), " ".join(flags), contents(NATIVE), unit)
+    parts = (str(cxx), " ".join((*flags, *_RUNTIME_FLAGS, *_LINK_FLAGS)), contents(NATIVE), unit)
     return cache.get_or_build(cache.key(*parts), build)
 
 

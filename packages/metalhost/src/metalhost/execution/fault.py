@@ -77,7 +77,7 @@ class KernelFaultError(RuntimeError):
     """A kernel ran with faults.
 
     Attributes:
-        faults: all faults found, at least one.
+        faults: the faults found: at least one, and at most 32. The last fault is always among them.
     """
 
     def __init__(self, name: str, settings: str, faults: Sequence[Fault]) -> None:

@@ -4,8 +4,8 @@ threadgroup float tile[N], sum;
 
 becomes, on the same line, references to memory that the runtime allocates for the group:
 
-typedef float tile_t[N]; SPACE tile_t& tile = metal::threadgroup_variable<tile_t>(0, "tile");
-typedef float sum_t; SPACE sum_t& sum = metal::threadgroup_variable<sum_t>(1, "sum");
+typedef float t_0[N]; SPACE t_0& tile = metal::threadgroup_variable<t_0>(0, "tile");
+typedef float t_1; SPACE t_1& sum = metal::threadgroup_variable<t_1>(1, "sum");
 
 A declaration left untranslated would give each thread its own variable, and the kernel would
 compute wrong numbers silently. Every `threadgroup` in the text is therefore either part of a

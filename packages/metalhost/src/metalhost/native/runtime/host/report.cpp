@@ -110,7 +110,7 @@ void report(const char* kind, const Place& place, const Frames& other, const cha
       return;
     }
   }
-  if (report_count == MAX_REPORTS) return;
+  if (report_count == MAX_REPORTS) --report_count;  // the last report says why the run ends
   Report& added = reports[report_count++];
   added = {kind, place, other, 1, {}};
   va_list arguments;
