@@ -127,11 +127,12 @@ def error(response: httpx.Response) -> dict[str, str | None]:
         ("/tokenize", {"text": "a"}, "prompt"),
         ("/tokenize", {"messages": []}, "messages"),
         ("/tokenize", {"messages": HELLO, "unknown": True}, "unknown"),
+        ("/tokenize", {"messages": HELLO, "prompt": "x"}, None),
         ("/detokenize", {"tokens": [1, 10**6]}, "tokens"),
     ],
 )
 def test_an_invalid_field_is_named(
-    pico: Server, path: str, body: dict[str, object], param: str
+    pico: Server, path: str, body: dict[str, object], param: str | None
 ) -> None:
     if path == CHAT:
         body = {"messages": HELLO, **body}

@@ -56,6 +56,7 @@ ACCEPTED = [
     "int a[3] = {1, 2, 3}; y[a[0]] = x[a[1]] * b; a[i] & b;",
     "c = a * b; d = (a & b) + T(1) * n; e = f(a, T * 2);",
     "// double, std::max and [&]() {} in a comment",
+    "uint free = 0; y[free] = free; float erf = 1, log1p = erf; assert = log1p;",
     'printf_like = 1; my.new = 2; metal::fast::exp(1); "double"',
     "template <typename T> inline T f(const device T* p, thread T& q) { return p[0]; }",
     "[[unroll]] for (int i = 0; i < 2; ++i) {}",

@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Discriminator, Field, Tag
+from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 from starlette.requests import Request
 
 from tinyllm_serve.generation.prompt import Prompt, length_errors
@@ -32,6 +32,13 @@ MAX_TEXT_TOKENS = 1 << 18
 
 class _Tokenize(Strict):
     """Fields of texts and of conversations."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one(cls, body: object) -> object:
+        if isinstance(body, dict) and None not in (body.get("prompt"), body.get("messages")):
+            raise ValueError("prompt, messages: expected one of them, got both")
+        return body
 
     model: str | None = None
     add_special_tokens: bool | None = Field(

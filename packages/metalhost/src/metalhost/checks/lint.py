@@ -33,6 +33,8 @@ _FORBIDDEN = {
     "co_yield": "this is C++20, and Metal is C++14",
     "co_return": "this is C++20, and Metal is C++14",
     "metalhost": "this name is reserved for the host runtime",
+}
+_NO_FUNCTIONS = {
     **dict.fromkeys(("printf", "memcpy", "memset", "malloc", "free", "assert"), _NO_LIBC),
     **{
         f"{name}f": f"Metal calls it {name}" for name in ("exp", "log", "sqrt", "pow", "sin", "cos")
@@ -71,9 +73,11 @@ def _message(tokens: list[Token], at: int) -> str:
     token = tokens[at]
     before = tokens[at - 1].text if at else "{"
     after = tokens[at + 1].text if at + 1 < len(tokens) else ""
-    if token.text in _FORBIDDEN and before not in (".", "->"):
-        is_own_name = after == "="
-        return "" if is_own_name else f"'{token.text}': {_FORBIDDEN[token.text]}"
+    if before not in (".", "->"):
+        if token.text in _FORBIDDEN:
+            return f"'{token.text}': {_FORBIDDEN[token.text]}"
+        if token.text in _NO_FUNCTIONS and after == "(":
+            return f"'{token.text}': {_NO_FUNCTIONS[token.text]}"
     if token.text == "[" and _is_lambda(tokens, at, before):
         return "a lambda, which only Metal 4 and later support"
     if token.text in ("*", "&") and _is_unqualified_pointer(tokens, at):
