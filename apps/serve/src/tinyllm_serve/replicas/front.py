@@ -2,9 +2,12 @@
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from types import FrameType
+from typing import NoReturn
 
 from fastapi import FastAPI
 from ray.exceptions import RayError
@@ -12,6 +15,7 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from tinyllm_cli.messages import notice
 
 from tinyllm_serve.application import add_error_handlers, add_middleware
 from tinyllm_serve.clients import Client
@@ -67,11 +71,10 @@ def run_replicas(settings: Settings) -> None:
 def _update(settings: Settings) -> None:
     """Update the replicas of a running server. After a failure, deploy the version before again."""
     local = local_settings(settings)
-    handlers = {number: signal.getsignal(number) for number in ENDING}
     try:
         with join_cluster():
-            for number, handler in handlers.items():
-                signal.signal(number, handler)  # Ray has installed handlers of its own
+            for number in ENDING:  # Ray has installed handlers of its own
+                signal.signal(number, _leave_update)
             before = deployed()
             try:
                 deploy(local, settings.model)
@@ -82,6 +85,12 @@ def _update(settings: Settings) -> None:
     finally:
         stop_cluster()
     log_event("updated", model=settings.model_names[0], replicas=settings.replica_range[0])
+
+
+def _leave_update(_number: int, _frame: FrameType | None) -> NoReturn:
+    """End the process of an update, which is in the hands of the server."""
+    notice("--update: interrupted; the server may go on replacing its replicas", "serve")
+    os._exit(1)
 
 
 class Front:
