@@ -66,7 +66,6 @@ class RequestFactory:
         try:
             if grammar is None and request.grammar is not None:
                 grammar = self._grammars.compile(request.grammar, request.tenant)
-            name = "grammar" if request.grammar is None else request.grammar.name
             vocab_size = model.config.vocab_size
             sampler = Sampler(request.sampling, vocab_size, model.ops, request.prompt)
             return RequestState(
@@ -75,7 +74,7 @@ class RequestFactory:
                 self._max_tokens(request),
                 sampler,
                 OutputProcessor(self._tokenizer, request.stop, ignore_end=request.ignore_end),
-                None if grammar is None else grammar.constraint(name),
+                None if grammar is None else grammar.constraint(),
             )
         except ValueError as error:
             raise RequestError(str(error)) from error

@@ -28,19 +28,19 @@ _MAX_REASON = 500
 class CompiledGrammar:
     """A grammar in the form that makes constraints. It never changes, and threads can share it."""
 
-    def __init__(self, matcher: LLMatcher, prefix: ReasoningPrefix, vocab_size: int) -> None:
+    def __init__(
+        self, matcher: LLMatcher, prefix: ReasoningPrefix, vocab_size: int, name: str
+    ) -> None:
         """Store the matcher before the first token; see `Constraint`."""
         self._matcher = matcher
         self._prefix = prefix
         self._vocab_size = vocab_size
+        self._name = name
 
-    def constraint(self, name: str = "grammar") -> Constraint:
-        """Return the state of one request before its first token. This takes under 1 ms.
-
-        Args:
-            name: the name of the grammar for error messages.
-        """
-        return Constraint(self._matcher.deep_copy(), self._prefix, self._vocab_size, name)
+    def constraint(self) -> Constraint:
+        """Return the state of one request before its first token. This takes under 1 ms."""
+        matcher = self._matcher.deep_copy()
+        return Constraint(matcher, self._prefix, self._vocab_size, self._name)
 
 
 class GrammarCompiler:
@@ -94,7 +94,7 @@ class GrammarCompiler:
                 f"{grammar.name}: expected one that allows a text, got none: make it less strict"
             )
         prefix = self._prefix(grammar.after or "", grammar.opening if grammar.after else "")
-        return CompiledGrammar(matcher, prefix, self._vocab_size)
+        return CompiledGrammar(matcher, prefix, self._vocab_size, grammar.name)
 
     def _make_prefix(self, mark: str, opening: str) -> ReasoningPrefix:
         return ReasoningPrefix(mark, self._words, opening)
