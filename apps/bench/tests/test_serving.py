@@ -100,6 +100,15 @@ def test_a_server_that_does_not_come_up_is_named(tmp_path: Path) -> None:
         pass
 
 
+def test_a_server_that_is_slow_is_no_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_LOADING_TIMEOUT", 1.0)
+    program = "import time; print('loading', flush=True); time.sleep(60)"
+    slow = Server("slow", [sys.executable, "-c", program], "/ready")
+    said = r"slow is not ready after 1 s \(try a smaller model\): loading"
+    with pytest.raises(BenchError, match=said), slow.running(tmp_path / "log"):
+        pass
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_the_server_too(tmp_path: Path, number: signal.Signals) -> None:
     pid_file = tmp_path / "pid"

@@ -132,9 +132,8 @@ def needed_memory(settings: Settings, config: QwenConfig, weight_format: WeightF
     tokens = settings.context_tokens + settings.decode_tokens
     kv = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
     # Whole caches at a time: one for each OpSet and peer, or one for each sequence of a batch.
-    programs = (len(settings.ops) or sum(each.present for each in available())) + len(
-        settings.chosen_peers
-    )
+    opsets = len(settings.ops) or sum(each.present for each in available())
+    programs = opsets + len(settings.chosen_peers)
     caches = kv * max(programs, settings.batch if settings.times_ops else 0) * tokens
     scores = config.num_attention_heads * settings.prompt_tokens**2 * 4
     return int(1.1 * (weights + scratch + caches * weight_format.dtype.size + 3 * scores))

@@ -54,14 +54,12 @@ class Server:
         try:
             deadline = time.monotonic() + _LOADING_TIMEOUT
             while not _answers(url + self.ready):
-                last = (log.read_text().strip().splitlines() or ["its log is empty"])[-1]
-                if process.poll() is not None:
-                    raise BenchError(f"{self.name} did not start: {last}")
-                if time.monotonic() > deadline:
-                    raise BenchError(
-                        f"{self.name}: expected it ready within {_LOADING_TIMEOUT:.0f} s, got no "
-                        f"answer (the end of its log: {last}): try a smaller model"
-                    )
+                what = None if process.poll() is None else "did not start"
+                if what is None and time.monotonic() > deadline:
+                    what = f"is not ready after {_LOADING_TIMEOUT:.0f} s (try a smaller model)"
+                if what is not None:
+                    last = (log.read_text().strip().splitlines() or ["its log is empty"])[-1]
+                    raise BenchError(f"{self.name} {what}: {last}")
                 time.sleep(0.1)
             yield RunningServer(url, process.pid)
         finally:
