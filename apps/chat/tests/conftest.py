@@ -40,6 +40,14 @@ def scripted(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
+def efforts(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Path of the same checkpoint with a template that knows efforts, and begins with them."""
+    folder = tmp_path_factory.mktemp("models") / "efforts"
+    template = "{{- reasoning_effort if enable_thinking }}" + TEMPLATE
+    return str(scripted_checkpoint(folder, dict(itertools.pairwise(SCRIPT)), template))
+
+
+@pytest.fixture(scope="session")
 def random(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Path of a checkpoint with random weights, which never ends an answer."""
     return str(random_checkpoint(tmp_path_factory.mktemp("models") / "random", TEMPLATE))

@@ -39,7 +39,7 @@ def test_every_option_reaches_the_settings(monkeypatch: pytest.MonkeyPatch, name
     options = (
         f"--model m --revision r --ops reference --dtype float16 {system} s --max-tokens 2 "
         f"{temperature} 0.5 --top-k 3 --top-p 0.6 --min-p 0.7 --repetition-penalty 1.5 --seed 4 "
-        f"--stop a --stop b --kv-bits 8 {max_model_len} 9 --no-think "
+        f"--stop a --stop b --kv-bits 8 {max_model_len} 9 --reasoning-effort low "
         "--draft-model mtp --num-speculative-tokens 3 --prompt q --json"
     )
     monkeypatch.setattr(sys, "argv", ["chat", *options.split()])
@@ -67,7 +67,7 @@ def test_every_option_reaches_the_settings(monkeypatch: pytest.MonkeyPatch, name
         max_model_len=9,
         draft_model="mtp",
         num_speculative_tokens=3,
-        no_think=True,
+        reasoning_effort="low",
     )
     assert given == [settings, "q", None]
 

@@ -219,6 +219,15 @@ def test_thinking_can_be_turned_off(start: Start, scripted: str) -> None:
     assert (answer.text, answer.reasoning) == (" It is so.", "")
 
 
+def test_an_effort_reaches_the_chat_template(start: Start, efforts: str) -> None:
+    """Each character is a token of this model."""
+    plain, low, xhigh = (
+        start(efforts, reasoning_effort=effort).session.ask("hi").stats.prompt_tokens
+        for effort in (None, "low", "xhigh")
+    )
+    assert (low - plain, xhigh - plain) == (3, 5)
+
+
 def test_a_system_message_is_part_of_the_prompt(start: Start, scripted: str) -> None:
     plain = start(scripted).session.ask("hi").stats.prompt_tokens
     with_system = start(scripted, system="Be brief.").session.ask("hi").stats.prompt_tokens

@@ -162,6 +162,15 @@ def test_counts_that_the_server_does_not_report_are_left_out() -> None:
     assert assistant.stats_lines() == [f"model    m on {url}"]
 
 
+def test_an_effort_is_sent_as_a_variable_of_the_chat_template() -> None:
+    with running_server(MODELS, b"") as url:
+        assistant = connect(url)
+        assert "chat_template_kwargs" not in assistant._body(Conversation(), 0)
+        assistant.think("low")
+        variables = assistant._body(Conversation(), 0)["chat_template_kwargs"]
+    assert variables == {"enable_thinking": True, "reasoning_effort": "low"}
+
+
 def test_a_redirect_is_refused_and_gets_no_key() -> None:
     received: list[str | None] = []
 

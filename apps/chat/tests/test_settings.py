@@ -38,6 +38,7 @@ from tinyllm_qwen import GenerationConfig
         ("draft_model", "pico", "--draft-model: expected mtp, the draft head"),
         ("num_speculative_tokens", 0, "--num-speculative-tokens: expected from 1 to 64, got 0"),
         ("num_speculative_tokens", 2, "--num-speculative-tokens: expected --draft-model mtp"),
+        ("reasoning_effort", "high", "--reasoning-effort: expected one of low, medium, xhigh"),
         ("api_key", "secret", "--api-key: expected --server URL with it"),
     ],
 )
@@ -47,6 +48,11 @@ def test_a_value_out_of_range_is_refused_with_its_option(
     with pytest.raises(UsageError) as error:
         Settings(**{field: value})
     assert str(error.value).startswith(message)
+
+
+def test_an_effort_excludes_no_thinking() -> None:
+    with pytest.raises(UsageError, match="--reasoning-effort: expected no --no-think beside it"):
+        Settings(no_think=True, reasoning_effort="low")
 
 
 DEFAULTS = GenerationConfig(

@@ -207,10 +207,29 @@ def test_a_request_of_claude_code_is_answered(strict: Server) -> None:
     assert answer.status_code == 200, answer.text
     assert '"text":" so."' in answer.text
     assert "[DONE]" not in answer.text
-    left_out = ["*", "context_management", "output_config.effort", "thinking.display"]
+    left_out = ["*", "context_management", "thinking.display"]
     line = strict.wait_for("request", path="/v1/messages", tools_left_out=1)
     assert line["fields_left_out"] == [*left_out, "tools.eager_input_streaming"]
     assert str(line["user"]).startswith('{"device_id": "ddd')
+
+
+@pytest.mark.parametrize(
+    ("thinking", "variables"),
+    [
+        (None, {"reasoning_effort": "xhigh"}),
+        ("adaptive", {"enable_thinking": True, "reasoning_effort": "xhigh"}),
+        ("disabled", {"enable_thinking": False}),
+    ],
+)
+def test_an_effort_does_not_switch_thinking_on(
+    thinking: str | None, variables: dict[str, object]
+) -> None:
+    switch = {} if thinking is None else {"thinking": {"type": thinking}}
+    chat, log = converted(
+        messages=CLAUDE_CODE["messages"], output_config={"effort": "max"}, **switch
+    )
+    assert chat.template_variables.model_dump(exclude_none=True) == variables
+    assert log == {}
 
 
 def test_the_billing_header_is_not_a_part_of_the_prompt() -> None:

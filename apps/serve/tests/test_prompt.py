@@ -9,13 +9,17 @@ from tinyllm_qwen import Tokenizer, load
 from tinyllm_qwen.text.chat_template import ChatTemplate
 from tinyllm_serve.generation.prompt import Prompt
 from tinyllm_serve.http.errors import ApiError
-from tinyllm_serve.protocol.chat import TemplateVariables
+from tinyllm_serve.protocol.chat import ChatRequest, TemplateVariables
 from tinyllm_serve.protocol.messages import Message
 from tinyllm_serve.protocol.tools import Tool
 
 PLAIN = "{% for message in messages %}{{ message.content }}{% endfor %}"
 TOOLS = "{{ tools | tojson if tools }}"
 SWITCH = "{{ '</think>' if enable_thinking is false }}"
+EFFORTS = (
+    "{% set effort = reasoning_effort | default('xhigh') %}{{ effort }}"
+    "{{ raise_exception(effort) if effort not in ('low', 'medium', 'xhigh') }}"
+)
 SYSTEM = "{{ raise_exception('no system message') if messages[0].role != 'system' }}"
 LONG = "a long conversation"
 
@@ -40,9 +44,15 @@ def prompt() -> Callable[..., Prompt]:
     )
     tool = Tool.model_validate({"type": "function", "function": {"name": "f"}})
 
-    def make(template: ChatTemplate, *, tools: bool = True, thinking: bool | None = None) -> Prompt:
+    def make(
+        template: ChatTemplate,
+        *,
+        tools: bool = True,
+        thinking: bool | None = None,
+        variables: TemplateVariables | None = None,
+    ) -> Prompt:
         tokenizer = Tokenizer(backend, chat_template=template)
-        variables = TemplateVariables(enable_thinking=thinking)
+        variables = variables or TemplateVariables(enable_thinking=thinking)
         return Prompt.of_chat(tokenizer, messages, [tool] * tools, variables, max_tokens=99)
 
     return make
@@ -70,6 +80,31 @@ def test_an_answer_begins_with_reasoning_if_the_template_has_a_switch(
     prompt: Callable[..., Prompt], source: str, thinking: bool | None, thinks: bool
 ) -> None:
     assert prompt(Counted(source), tools=False, thinking=thinking).thinks is thinks
+
+
+@pytest.mark.parametrize(
+    ("fields", "effort"),
+    [
+        ({"reasoning_effort": "minimal"}, "low"),
+        ({"reasoning_effort": "low"}, "low"),
+        ({"reasoning_effort": "medium"}, "medium"),
+        ({"reasoning_effort": "high"}, "xhigh"),
+        ({"reasoning_effort": "max"}, "xhigh"),
+        ({"reasoning_effort": "none"}, "xhigh"),
+        (
+            {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "medium"}},
+            "medium",
+        ),
+    ],
+)
+def test_efforts_are_those_that_the_template_of_qwen3_8_knows(
+    prompt: Callable[..., Prompt], fields: dict[str, object], effort: str
+) -> None:
+    body = {"messages": [{"role": "user", "content": "?"}], **fields}
+    variables = ChatRequest.model_validate(body).template_variables
+    assert variables.enable_thinking is (fields["reasoning_effort"] != "none")
+    made = prompt(Counted(EFFORTS + PLAIN), tools=False, variables=variables)
+    assert made.tokens == prompt(Counted(effort + PLAIN), tools=False).tokens
 
 
 def test_tools_that_the_template_ignores_are_refused(prompt: Callable[..., Prompt]) -> None:

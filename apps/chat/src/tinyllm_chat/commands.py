@@ -13,6 +13,7 @@ from tinyllm_chat.conversation import Conversation
 from tinyllm_chat.errors import ChatError
 from tinyllm_chat.session import Session
 from tinyllm_chat.summary import summary
+from tinyllm_chat.thinking import STATES
 
 # "/etc/passwd is what?" is a question, "/hepl" is a command with a typing error.
 _COMMAND = re.compile(r"/([A-Za-z?]+)(?:\s+(.*))?", re.DOTALL)
@@ -101,13 +102,12 @@ def _system(session: Session, argument: str) -> None:
 
 
 def _think(session: Session, argument: str) -> None:
-    states = {"on": True, "off": False}
-    if argument and argument not in states:
-        raise ChatError(f"/think: expected on or off, got {argument[:60]!r}")
+    if argument and argument not in STATES:
+        raise ChatError(f"/think: expected one of {', '.join(STATES)}, got {argument[:60]!r}")
     if argument:
-        session.assistant.enable_thinking = states[argument]
-    names = {None: "the chat template's default", True: "on", False: "off"}
-    session.terminal.info(f"thinking: {names[session.assistant.enable_thinking]}")
+        session.assistant.think(argument)
+    state = session.assistant.thinking or "the chat template's default"
+    session.terminal.info(f"thinking: {state}")
 
 
 def _regen(session: Session, _argument: str) -> None:
@@ -166,7 +166,11 @@ COMMANDS = (
     Command("/help", "", "show this help", _help),
     Command("/system", "[TEXT]", "set the system message (- removes it), or show it", _system),
     Command(
-        "/think", "[on|off]", "turn thinking on or off, or show its state", _think, ("on", "off")
+        "/think",
+        f"[{'|'.join(STATES)}]",
+        "turn thinking on or off, choose its effort (Qwen3.8), or show its state",
+        _think,
+        STATES,
     ),
     Command("/regen", "", "answer the last question again", _regen),
     Command("/reset", "", "begin a new conversation", _reset),

@@ -96,7 +96,7 @@ class Session:
             )
         settings = replace(self.assistant.settings, model=model, revision=None)
         previous, self.assistant = self.assistant, load_assistant(settings, self.terminal)
-        self.assistant.enable_thinking = previous.enable_thinking
+        self.assistant.thinking = previous.thinking
         self.assistant.answers = previous.answers
         # The context of the new model may be longer, so all turns are tried again.
         self.conversation.dropped_turns = 0

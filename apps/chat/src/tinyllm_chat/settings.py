@@ -9,6 +9,8 @@ from tinyllm_cli.messages import UsageError
 from tinyllm_cli.program import version_option
 from typer import Option
 
+from tinyllm_chat.thinking import EFFORTS
+
 T = TypeVar("T")
 
 KV_BITS = (4, 8)
@@ -130,6 +132,10 @@ class Settings:
     no_think: Annotated[
         bool, Option("--no-think", help="Ask the model to answer without thinking.")
     ] = False
+    reasoning_effort: Annotated[
+        str | None,
+        Option(metavar="|".join(EFFORTS), help="How much Qwen3.8 thinks before it answers."),
+    ] = None
     server: Annotated[
         str | None,
         Option(
@@ -160,12 +166,21 @@ class Settings:
         _check("--max-model-len", self.max_model_len, "at least 2 tokens", lambda n: n >= 2)
         if "" in (self.stop or ()):
             raise UsageError("--stop: expected at least one character, got an empty string")
+        effort = self.reasoning_effort
+        _check("--reasoning-effort", effort, f"one of {', '.join(EFFORTS)}", lambda e: e in EFFORTS)
+        if effort is not None and self.no_think:
+            raise UsageError("--reasoning-effort: expected no --no-think beside it")
         self._check_drafts()
         if self.server is not None:
             self._check_server(self.server)
         elif self.api_key is not None:
             raise UsageError("--api-key: expected --server URL with it")
         self._check_arithmetic()
+
+    @property
+    def thinking(self) -> str | None:
+        """The state of thinking that the options set; None for the chat template's default."""
+        return "off" if self.no_think else self.reasoning_effort
 
     @property
     def answer_tokens(self) -> int:

@@ -9,7 +9,7 @@ from tinyllm_convert.options import Options
 
 _HELP = """Write a checkpoint for MLX, quantized if --bits or --mode is given.
 
-Reads checkpoints of Qwen2 to Qwen3.6, dense or MoE, as published on Hugging Face, one tensor at
+Reads checkpoints of Qwen2 to Qwen3.8, dense or MoE, as published on Hugging Face, one tensor at
 a time. The target appears when it is complete, or never. Exit codes: 0; 2 for usage; 130 after
 Ctrl-C; 1 otherwise.
 """

@@ -1,4 +1,4 @@
-"""The models from Qwen2 to Qwen3.6, from token ids to logits."""
+"""The models from Qwen2 to Qwen3.8, from token ids to logits."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property

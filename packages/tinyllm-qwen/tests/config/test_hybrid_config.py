@@ -115,6 +115,12 @@ def test_the_kinds_of_layers_may_be_listed() -> None:
     assert config.recurrent.layers == set(range(1, 32))
 
 
+def test_qwen3_8_names_the_activation_of_the_gate() -> None:
+    assert QwenConfig.from_hf(HYBRID_TEXT | {"output_gate_type": "swish"}) == QwenConfig.from_hf(
+        HYBRID_TEXT
+    )
+
+
 def test_rope_settings_may_be_at_the_top_level() -> None:
     config = QwenConfig.from_hf(
         HYBRID_TEXT | {"rope_parameters": None, "rope_theta": 1e6, "partial_rotary_factor": 0.5}
@@ -164,6 +170,7 @@ def test_formats_of_modules_have_the_prefix_of_mlx() -> None:
             "layer_types: .*linear_attention or full_attention .*mamba",
         ),
         ({"layer_types": ["full_attention"]}, "layer_types: expected a list of 32 kinds"),
+        ({"output_gate_type": "sigmoid"}, "output_gate_type = 'sigmoid' is not implemented"),
         ({"linear_conv_kernel_dim": 3}, "linear_conv_kernel_dim: expected 4, .* got 3"),
         (
             {"linear_num_value_heads": 24},

@@ -27,6 +27,7 @@ from tinyllm_chat.errors import ChatError
 from tinyllm_chat.local.context import fit_prompt
 from tinyllm_chat.local.prefix_cache import PrefixCache
 from tinyllm_chat.settings import Settings
+from tinyllm_chat.thinking import EFFORTS, template_variables
 
 
 class _StoppedError(Exception):
@@ -43,7 +44,7 @@ class LocalAssistant:
         model: the model.
         cache: keys, values and states of the conversation so far.
         max_model_len: the most tokens of a prompt and its answer together.
-        enable_thinking: the `enable_thinking` of the chat template; None for its default.
+        thinking: the state of thinking, one of `STATES`; None for the chat template's default.
         answers: the number of answers so far, which the seed of the next answer depends on.
         load_seconds: the time to load the model.
     """
@@ -98,7 +99,9 @@ class LocalAssistant:
             )
             model = member.drive(part)
         self.settings, self.model, self._tokenizer = settings, model, tokenizer
-        self.enable_thinking: bool | None = False if settings.no_think else None
+        self.thinking: str | None = None
+        if settings.thinking is not None:
+            self.think(settings.thinking)
         self.load_seconds = time.perf_counter() - started
         longest = model.config.context_length
         self.max_model_len = min(longest, settings.max_model_len or longest)
@@ -107,6 +110,20 @@ class LocalAssistant:
         # Errors of the first answer are raised here, before the user has typed anything.
         model.make_caches(kv_bits=settings.kv_bits)
         sampling_params(settings, self.defaults, 0)
+
+    def think(self, state: str) -> None:
+        """Set the state of thinking.
+
+        Raises:
+            ChatError: if the state is an effort, and the chat template knows none.
+        """
+        template = self._tokenizer.chat_template
+        if state in EFFORTS and (template is None or not template.mentions("reasoning_effort")):
+            raise ChatError(
+                f"expected thinking on or off, got {state}: the chat template of this model knows "
+                "no efforts"
+            )
+        self.thinking = state
 
     @property
     def dtype(self) -> str:
@@ -248,7 +265,7 @@ class LocalAssistant:
         )
 
     def _prompt(self, messages: list[Message]) -> ChatPrompt:
-        return self._tokenizer.chat_prompt(messages, {"enable_thinking": self.enable_thinking})
+        return self._tokenizer.chat_prompt(messages, template_variables(self.thinking))
 
 
 def sampling_params(settings: Settings, defaults: GenerationConfig, seed: int) -> SamplingParams:

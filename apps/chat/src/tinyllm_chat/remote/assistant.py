@@ -19,6 +19,7 @@ from tinyllm_chat.conversation import Conversation
 from tinyllm_chat.errors import ChatError
 from tinyllm_chat.remote.connection import Json, ServerConnection
 from tinyllm_chat.settings import Settings
+from tinyllm_chat.thinking import template_variables
 
 
 class RemoteAssistant:
@@ -26,7 +27,7 @@ class RemoteAssistant:
 
     Attributes:
         settings: the options of the session; `settings.model` is the server's name of the model.
-        enable_thinking: the `enable_thinking` of the chat template; None for its default.
+        thinking: the state of thinking, one of `STATES`; None for the chat template's default.
         answers: the number of answers so far, which the seed of the next answer depends on.
         load_seconds: the time to get the server's list of models.
         max_model_len: the most tokens of a prompt and its answer; 0 if the server does not report
@@ -54,7 +55,7 @@ class RemoteAssistant:
                 f"got {name!r}"
             )
         self.settings = replace(settings, model=name)
-        self.enable_thinking: bool | None = False if settings.no_think else None
+        self.thinking = settings.thinking
         self.load_seconds = time.perf_counter() - started
         self.max_model_len = _count(models[name].get("max_model_len"), 0)
         self._connection = connection
@@ -74,6 +75,10 @@ class RemoteAssistant:
     def is_greedy(self) -> bool:
         """True if the same question always gets the same answer."""
         return self.settings.temperature == 0
+
+    def think(self, state: str) -> None:
+        """Set the state of thinking. The chat template of the server may know no efforts."""
+        self.thinking = state
 
     def stats_lines(self) -> list[str]:
         """Return the lines of /stats about the model."""
@@ -127,7 +132,6 @@ class RemoteAssistant:
     def _body(self, conversation: Conversation, seed: int) -> Json:
         """Return the body of the request, without options that the user did not give."""
         settings = self.settings
-        thinking = self.enable_thinking
         given: Json = {
             "max_tokens": settings.max_tokens,
             "temperature": settings.temperature,
@@ -136,7 +140,7 @@ class RemoteAssistant:
             "min_p": settings.min_p,
             "repetition_penalty": settings.repetition_penalty,
             "stop": settings.stop,
-            "chat_template_kwargs": None if thinking is None else {"enable_thinking": thinking},
+            "chat_template_kwargs": template_variables(self.thinking) or None,
         }
         return {
             "model": settings.model,

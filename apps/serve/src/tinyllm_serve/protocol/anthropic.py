@@ -230,6 +230,9 @@ class OutputConfig(Open):
     """Options of the output."""
 
     format: JsonOutput | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = Field(
+        default=None, description="How much Qwen3.8 thinks. Other models have no efforts."
+    )
 
 
 class CountTokensRequest(Open):

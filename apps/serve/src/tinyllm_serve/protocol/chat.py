@@ -33,6 +33,16 @@ MAX_VARIABLES = 64
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
+_TEMPLATE_EFFORTS: dict[Effort, str] = {
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "xhigh",
+    "xhigh": "xhigh",
+    "max": "xhigh",
+}
+"""The efforts that Qwen3.8's chat template knows. Other templates have none and ignore them."""
+
 _SET_BY_SERVER = ("messages", "tools", "add_generation_prompt", "documents")
 _USED_BY_JINJA = ("self", "super", "loop", "caller", "varargs", "kwargs", "context", "environment")
 
@@ -58,6 +68,14 @@ class TemplateVariables(BaseModel):
                     f"expected names of variables, got {name[:40]!r}: templates cannot use it"
                 )
         return self
+
+    @classmethod
+    def of_effort(cls, effort: Effort) -> "TemplateVariables":
+        """Return the variables that let the model think so much."""
+        if effort == "none":
+            return cls(enable_thinking=False)
+        known = {"reasoning_effort": _TEMPLATE_EFFORTS[effort]}
+        return cls(enable_thinking=True).model_copy(update=known)
 
     @property
     def extra(self) -> dict[str, object]:
@@ -107,7 +125,8 @@ class ChatRequest(ClientFields, SamplingFields, PromptEnd):
     )
     reasoning_effort: Effort | None = Field(
         default=None,
-        description="none: answer at once; all other values: think first, if the model can.",
+        description="none: answer at once; all other values: think first, if the model can. "
+        "Qwen3.8 thinks little with minimal and low, and most with high, xhigh and max.",
     )
     verbosity: Literal["medium"] | None = Field(
         default=None, description="The model has one verbosity; other values are refused."
@@ -187,11 +206,11 @@ class ChatRequest(ClientFields, SamplingFields, PromptEnd):
 
     @property
     def template_variables(self) -> TemplateVariables:
-        """Variables of the chat template. An explicit `enable_thinking` overrides the effort."""
-        effort, given = self.reasoning_effort, self.chat_template_kwargs
-        if effort is None or given.enable_thinking is not None:
+        """Variables of the chat template. Those that the request names override the effort."""
+        given = self.chat_template_kwargs
+        if self.reasoning_effort is None:
             return given
-        return given.model_copy(update={"enable_thinking": effort != "none"})
+        return given.over(TemplateVariables.of_effort(self.reasoning_effort))
 
 
 class TokenLogprobBody(BaseModel):

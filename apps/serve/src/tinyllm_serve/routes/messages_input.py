@@ -74,12 +74,19 @@ def as_chat(body: CountTokensRequest) -> tuple[ChatRequest, LogFields]:
         stop=None if answered is None else answered.stop_sequences,
         continue_final_message=body.continues,
         response_format=_response_format(body),
-        chat_template_kwargs=TemplateVariables(
-            enable_thinking=None if body.thinking is None else body.thinking.type != "disabled"
-        ),
+        chat_template_kwargs=_template_variables(body),
         **body.model_dump(include=_SAME),
     )
     return chat, _left_out(body)
+
+
+def _template_variables(body: CountTokensRequest) -> TemplateVariables:
+    """Return the switch of the reasoning, and its effort, which never switches it on."""
+    thinking = None if body.thinking is None else body.thinking.type != "disabled"
+    effort = None if body.output_config is None else body.output_config.effort
+    if effort is None or thinking is False:
+        return TemplateVariables(enable_thinking=thinking)
+    return TemplateVariables.of_effort(effort).model_copy(update={"enable_thinking": thinking})
 
 
 def _messages(turn: Turn) -> Iterator[Message]:

@@ -21,8 +21,8 @@ SUPPORTED = {
     "qwen3_vl": "Qwen3-VL",
     "qwen3_vl_moe": "Qwen3-VL-MoE",
     "qwen3_next": "Qwen3-Next",
-    "qwen3_5": "Qwen3.5 and Qwen3.6",
-    "qwen3_5_moe": "Qwen3.5-MoE and Qwen3.6-MoE",
+    "qwen3_5": "Qwen3.5, Qwen3.6 and Qwen3.8",
+    "qwen3_5_moe": "Qwen3.5-MoE, Qwen3.6-MoE and Qwen3.8-2.4T-A95B",
 }
 _TEXT = "_text"  # ends the type of a language model inside `text_config`, or saved on its own
 _NESTED = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")  # models with a vision tower
@@ -43,6 +43,7 @@ _NOT_IN_USE: dict[str, tuple[object, ...]] = {
     "hidden_act": ("silu",),
     "logit_scale": (1,),
     "mlp_bias": (False,),
+    "output_gate_type": ("silu", "swish"),  # of recurrent layers: two names of the same function
     "residual_multiplier": (1,),
     "rope_traditional": (False,),
 }
@@ -50,7 +51,7 @@ _NOT_IN_USE: dict[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QwenConfig:
-    """The architecture of a Qwen model from Qwen2 to Qwen3.6.
+    """The architecture of a Qwen model from Qwen2 to Qwen3.8.
 
     Attributes:
         model_type: a key of `SUPPORTED`.
