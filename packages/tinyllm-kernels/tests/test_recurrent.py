@@ -88,6 +88,19 @@ def test_causal_conv(ops: OpSet, dtype: mx.Dtype, sizes: Sizes) -> None:
     assert np.array_equal(exact(after), slots)
 
 
+@pytest.mark.parametrize("width", [2, 4])
+def test_all_channels_of_a_convolution_have_the_same_bits(
+    ops: OpSet, dtype: mx.Dtype, width: int
+) -> None:
+    """Those beyond whole vectors have a loop of their own. Zeros show the sign of the first sum."""
+    for x, taps in ((mx.zeros((5, 1), dtype), -1.0), (normal((5, 1), dtype, seed=1), 0.3)):
+        weight = mx.full((39, width), taps, dtype)
+        state = mx.zeros((1, width - 1, 39), dtype)
+        table = StateTable.of([(NO_STATE, 5, {})], num_slots=1)
+        y, _ = ops.causal_conv(mx.repeat(x, 39, axis=1), weight, state, table)
+        assert same_bits(y, mx.repeat(y[:, :1], 39, axis=1))
+
+
 @pytest.mark.parametrize("sizes", SIZES)
 def test_gated_delta(ops: OpSet, dtype: mx.Dtype, sizes: Sizes) -> None:
     inputs = Inputs.random(sizes, dtype)

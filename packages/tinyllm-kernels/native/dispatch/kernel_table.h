@@ -17,7 +17,7 @@ namespace tinyllm {
 struct KernelTable {
   const char* name;
 
-  // Converts `count` numbers of any type to float32.
+  // Converts `count` numbers of type float32, float16 or bfloat16 to float32.
   void (*to_floats)(const void* from, Type type, float* to, int64_t count);
 
   // Linear layers. First the kernel that multiplies w by `tokens` rows of x, which are of `type`.

@@ -10,8 +10,8 @@
 // Another instruction multiplies bytes. A has 16 rows of 64 signed bytes, B 16 rows of 16 times
 // four unsigned bytes, and Sums 16 rows of 16 integers of 32 bits, with 64 products for each sum.
 //
-// TINYLLM_AMX is defined if the unit exists. With TINYLLM_AMX_MODEL, which only builds for
-// checks define, the unit is a software model.
+// TINYLLM_AMX is defined if the instruction set of the file has the unit. With TINYLLM_AMX_MODEL,
+// which only builds for checks define, the unit is a software model.
 #pragma once
 
 #if defined(__AMX_BF16__) || defined(TINYLLM_AMX_MODEL)

@@ -126,8 +126,8 @@ inline float largest_lane(Floats v) {
   return v[0];
 }
 
-// e^x with an error of at most two units in the last place, for x from -88 to 89. The result is zero
-// at the lower end and infinity at the upper end. NaN stays NaN.
+// e^x for x from -88 to 89. From -87.3 to 88.3 the error is at most two units in the last place; the
+// result is zero at the lower end and infinity at the upper end. NaN stays NaN.
 inline Floats exp_in_range(Floats x) {
   // x = n ln 2 + r with |r| <= ln 2 / 2. The first of the two terms of ln 2 has few bits, so that
   // its product with n is exact.

@@ -14,7 +14,7 @@ namespace tinyllm::TINYLLM_ISA {
 
 void int8_part(const LinearTask& t, const LinearRange& range, float* scratch) {
   with_codes(*t.w, [&]<Codes C, typename T>() {
-    // No others come here: see `uses_int8_activations`.
+    // `uses_int8_activations` excludes all other codes and scales.
     if constexpr (kHasInt8Products<kBits<C>> && !std::is_same_v<T, E4M3>) {
 #if defined(TINYLLM_AMX)
       if (t.kernel == LinearKernel::int8_amx) return amx_integer_gemm<C, 1>(t, range, scratch);

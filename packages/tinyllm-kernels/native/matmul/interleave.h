@@ -33,8 +33,8 @@ struct RowSizes {
 };
 
 // Some rows of w, copied to `memory` in another layout. The copy has `RowSizes::floats(rows)`
-// floats. `weights` describes the copy. Its rows keep their numbers in w, so only rows `first` to
-// `first + rows` exist.
+// floats. `weights` describes the copy. Its rows have the same indices as in w, so only rows
+// `first` to `first + rows` exist.
 struct RowsCopy {
   RowsCopy(const Weights& w, int64_t first, int64_t rows, int interleaved, float* memory)
       : weights(w) {

@@ -28,7 +28,7 @@
 namespace tinyllm::TINYLLM_ISA {
 namespace {
 
-// Bytes of x in a part, at most. They stay in the second-level cache beside a panel of w.
+// Bytes of quantized x in a part, about. They stay in the second-level cache beside a panel of w.
 constexpr int64_t kTokenRangeBytes = 384 << 10;
 
 // Tokens of a part, a multiple of 32 unless x has fewer rows.

@@ -11,12 +11,13 @@
 //
 // - bfloat16, for prefill, if x is bfloat16 and the instruction set multiplies bfloat16. With
 //   AVX-512 also for decode with mxfp8, whose numbers bfloat16 represents.
-// - Integers, for affine weights of 4 or 8 bits, mxfp4 and nvfp4, if the instruction set has integer
-//   dot products. x is quantized to 15 bits. NEON has dot products of bytes only, so prefill uses
-//   the GEMV kernels.
+// - Integers, for affine weights of 4 or 8 bits, mxfp4 and nvfp4, if x has 16 bits and the
+//   instruction set has integer dot products. x is quantized to 15 bits; to 8 bits if the weights
+//   ask for it, with x of any type. NEON has dot products of bytes only, so prefill uses the GEMV
+//   kernels.
 // - float32, otherwise.
 //
-// These three kinds of arithmetic round differently. The phase, the types and the weights determine
+// These kinds of arithmetic round differently. The phase, the types and the weights determine
 // the kind, and the number of rows of x does not. The bits of a result do not depend on the other
 // rows of x, nor on how a task is cut into parts. So a request gets the same bits in any batch
 // composition.
@@ -31,8 +32,10 @@ namespace tinyllm {
 // Rows of x that GEMM kernels pack together: a tile of tokens.
 inline constexpr int kTokenTile = 32;
 
-// The kernel of a product, which `linear_kernel` chooses, with the layout of x that it reads. Each
-// is a file of matmul/: `integer_amx` is integer/amx_gemm.h, `mxfp8_gemv` bfloat16/mxfp8_gemv.h.
+// The kernel of a product, which `linear_kernel` chooses, with the layout of x that it reads. The
+// files are in folders of matmul/ by the kind of arithmetic: `integer_amx` is integer/amx_gemm.h.
+// `bfloat16_gemv` and `bfloat16_gemm` are bfloat16/avx512_*.h and neon_gemm.h, `int8_gemm` is in
+// integer/gemm.h, `int8_amx` in integer/amx_gemm.h.
 enum class LinearKernel : uint8_t {
   float_gemv,     // x as floats, and its sums over groups
   float_gemm,     // packed floats
@@ -69,7 +72,8 @@ struct LinearTask {
   LinearKernel kernel{};
   // x in the layout that the kernel reads. `Operand` (layers/) makes it, and sets `kernel`.
   const float* x = nullptr;             // M K
-  const float* x_group_sums = nullptr;  // M K/group: sums of x over each quantization group of w
+  // M K/group: for float_gemv sums of x over each quantization group of w; see also `QuantizedX`
+  const float* x_group_sums = nullptr;
   const int8_t* x_integers = nullptr;   // see `QuantizedX`
   const float* x_scales = nullptr;      // see `QuantizedX`
   const uint32_t* x_packed = nullptr;   // tiles of tokens: pairs of bfloat16, or floats
@@ -90,10 +94,10 @@ struct LinearTask {
 };
 
 // x quantized to 15 bits, or to int8, with a scale for each group of each row, for integer kernels.
-// The caller allocates the arrays. For decode they are row by row. For prefill on x86-64, and for
-// several rows with AMX, rows are packed together (see matmul/integer/quantize_x.h).
+// The caller allocates the arrays. For `integer_gemv` they are row by row. All other kernels pack
+// up to 16 rows together (see quantize_x.h and int8_gemv.h in matmul/integer/).
 struct QuantizedX {
-  int8_t* integers;   // M K 2: two bytes for each number
+  int8_t* integers;   // M K 2 in 15 bits, M K in int8
   float* scales;      // M K/group
   float* group_sums;  // M K/group: sums of the rounded numbers
   int64_t tokens;     // M
@@ -112,7 +116,7 @@ struct XRange {
 // whole steps of 32.
 [[gnu::always_inline]] inline int64_t packed_pairs(int columns) { return (columns + 31) / 32 * 16; }
 
-// The results of one part: tokens (rows of x) times rows of w, both without the last.
+// The results of one part: tokens (rows of x) times rows of w. The last ones are excluded.
 struct LinearRange {
   int64_t first_token, last_token, first_row, last_row;
 };

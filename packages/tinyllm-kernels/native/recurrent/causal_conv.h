@@ -40,9 +40,9 @@ class ConvChannels {
     }
     for (int64_t c = vectors_end; c < count_; ++c) {
       for (int64_t token = first; token < last; ++token) {
-        float sum = 0;
+        float sum = -0.0f;  // x added to it is x, even if x is -0
         for (int64_t j = 0; j < t_.width; ++j) {
-          sum = to_float(input(token - (t_.width - 1) + j)[c]) * taps(j)[c] + sum;
+          sum = multiply_add(to_float(input(token - (t_.width - 1) + j)[c]), taps(j)[c], sum);
         }
         y[(token - first) * stride + c] = from_float<T>(silu(splat(sum))[0]);
       }
@@ -76,7 +76,7 @@ class ConvChannels {
 
   void convolve_any(int64_t first, int64_t last, int64_t c, T* y, int64_t stride) const {
     for (int64_t token = first; token < last; ++token) {
-      Floats sum = {};
+      Floats sum = splat(-0.0f);
       for (int64_t j = 0; j < t_.width; ++j) {
         sum = load_as_floats(input(token - (t_.width - 1) + j) + c) * load(taps(j) + c) + sum;
       }

@@ -65,8 +65,9 @@ struct GatedNormTask {
   Type type;  // of x, gate, weight and y
 };
 
-// The three in one: the convolution gives q, k and v side by side (C = 2 Hk Dk + Hv Dv), and the norm
-// takes o. `conv.y`, `delta.q`, `delta.k`, `delta.v`, `delta.o` and `norm.x` are not used.
+// The three in one: the convolution gives q, k and v side by side (C = 2 Hk Dk + Hv Dv), and the
+// norm takes o. `conv.y`, `delta.q`, `delta.k`, `delta.v`, `delta.o` and `norm.x` are not used. The
+// slots, the type and the width of the norm are those of `delta`.
 struct MixerTask {
   CausalConvTask conv;
   GatedDeltaTask delta;

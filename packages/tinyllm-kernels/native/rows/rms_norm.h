@@ -21,7 +21,7 @@ float inverse_rms(const T* x, int64_t width, float eps) {
   return 1 / std::sqrt(total / static_cast<float>(width) + eps);
 }
 
-// Reads x * scale * weight. The quotient is rounded to T before the weight multiplies it.
+// Reads x * scale * weight. x * scale is rounded to T before the weight multiplies it.
 template <typename T>
 struct Normalized {
   const T* x;

@@ -20,7 +20,7 @@ inline constexpr int kPanelRows = 2 * kTileRows;
 
 // Bytes of x in a part, about. They stay in a second-level cache of 2 MB beside a panel, its codes
 // and results. Dense weights take longer to read again for the next part.
-inline int64_t token_bytes(const Weights& w) { return (w.mode == Mode::dense ? 1100 : 800) << 10; }
+inline int64_t part_x_bytes(const Weights& w) { return (w.mode == Mode::dense ? 1100 : 800) << 10; }
 
 // Rows of w in a panel. A panel of a gated product has as many rows of `up`.
 inline int64_t rows_per_panel(const LinearTask& t) { return t.up ? kTileRows : kPanelRows; }
@@ -75,7 +75,7 @@ inline void plan_bfloat16(LinearTask& t, int64_t parts) {
   const int64_t threads = ceil_div(parts, kPartsPerThread);
   if (t.tokens <= kTokenTile) parts = ceil_div(parts, 4);
   const int64_t bytes = t.tokens * steps_of(t) * kStepColumns * int64_t{sizeof(BFloat16)};
-  const int64_t kept = token_bytes(*t.w);
+  const int64_t kept = part_x_bytes(*t.w);
   const int64_t token_ranges = std::max<int64_t>((bytes + kept / 2) / kept, 1);
   const int64_t panels = ceil_div(t.w->rows, rows_per_panel(t));
   const int64_t panels_of_part = ceil_div(panels, ceil_div(parts, token_ranges));

@@ -34,7 +34,7 @@ namespace tinyllm::TINYLLM_ISA {
   __builtin_prefetch(from + kNearBytes);
 }
 
-// Memory of a `AmxPipeline` for some consecutive groups. It is no member, so that the compiler
+// Memory of an `AmxPipeline` for some consecutive groups. It is no member, so that the compiler
 // keeps the members in registers.
 template <Codes C, int Group, int Planes, int M>
 struct alignas(64) AmxPipelineBuffers {

@@ -95,7 +95,8 @@ class RowAffines {
   const T *scales_ = nullptr, *biases_ = nullptr;
 };
 
-// Returns the same for the integers that stand for codes, from which `offset` was subtracted.
+// Returns the scale and the bias of the integers that kernels multiply: those that stand for codes,
+// minus `offset`.
 template <Codes C>
 inline Affines affines_of_integers(Affines codes, float offset) {
   const Floats scales = codes.scales * kUnit<C>;

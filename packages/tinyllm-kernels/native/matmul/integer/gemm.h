@@ -37,7 +37,7 @@ struct Int16Products {
   using Sums = PairSums;
 
   static constexpr int kWords = kXWords<kBits<C>>;  // words of x that belong to a word of codes
-  static constexpr int kWordsPerSum = 1;            // words of codes whose sums become wider
+  static constexpr int kWordsPerSum = 1;  // words of codes that are multiplied before `widen`
 };
 
 #if defined(TINYLLM_INT8_GEMM)

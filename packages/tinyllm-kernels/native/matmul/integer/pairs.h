@@ -1,4 +1,4 @@
-// Products of pairs of 16-bit integers on x86-64.
+// Codes and x as pairs of 16-bit integers, on x86-64.
 //
 // A shift and a mask leave one code in each 16-bit half of a word. So with 4 bits the first pair of
 // a word has codes 0 and 4, the second pair codes 1 and 5, and so on. x has the same order.
