@@ -131,7 +131,7 @@ class MetalKernel:
         """
         signature = self._signature(inputs, output_dtypes, template)
         text = KernelText.assemble(self.name, self.header, self.source, signature)
-        found = [*lint(self.header, self.source), *signature_problems(signature)]
+        found = [*self._lint(signature), *signature_problems(signature)]
         try:
             return found + address_space_problems(text)
         except KernelTextError as error:
@@ -161,11 +161,14 @@ class MetalKernel:
             raise ValueError(f"buffers: expected {MAX_BUFFERS} at most, got {count}")
         return signature
 
+    def _lint(self, signature: Signature) -> tuple[Problem, ...]:
+        return lint(self.header, self.source, signature.prologue)
+
     def _check_text(self, signature: Signature, text: KernelText, settings: Settings) -> None:
         """Raise `KernelTextError` if the text has problems that are found without compiling it."""
         found = signature_problems(signature)
         if settings.lint:
-            found += lint(self.header, self.source)
+            found += self._lint(signature)
         if not found and settings.address_spaces and settings.mode == "check":
             found = address_space_problems(text)
         if found:

@@ -13,7 +13,7 @@ REJECTED = {
     "for (int i = 0; i < 2; ++i) { auto& a = acc[i]; }": "reference",
     "auto f = [&](float a) { return a; };": "lambda",
     "g([] { return 1; });": "lambda",
-    "y[0] = log1p(x[0]);": "log1p",
+    "y[0] = erf(x[0]);": "erf",
     "y[0] = expf(x[0]);": "exp",
     "int* p = new int;": "memory",
     "goto end;": "goto",
@@ -48,6 +48,46 @@ def test_global_variables_outside_of_constant_are_rejected(text: str) -> None:
     (problem,) = lint(f"int f(int a);\n{text}", text)
     assert (problem.part, problem.line) == ("header", 2)
     assert "'constant'" in problem.message
+
+
+POINTERS = [
+    ("", "T* p = x;", "template <typename T, bool B = true> [[kernel]] void k(", "source"),
+    ("template <int N, class T> void f(T* p) {}", "", "", "header"),
+    ("template <typename T = half> void f(const T& p) {}", "", "", "header"),
+]
+
+
+@pytest.mark.parametrize(("header", "source", "signature", "part"), POINTERS)
+def test_pointers_to_types_of_the_kernel_are_rejected(
+    header: str, source: str, signature: str, part: str
+) -> None:
+    (problem,) = lint(header, source, signature)
+    assert problem.part == part
+    assert "without an address space" in problem.message
+
+
+TEMPLATE = "template <typename T> T f(T a, T b) { return a + b; }"
+
+
+@pytest.mark.parametrize("name", ["T", "U"])
+def test_products_of_constants_are_no_pointers(name: str) -> None:
+    source = f"const uint {name} = x_shape[0]; y[i] = x[({name} & i)] + f({name} * i, 2);"
+    assert lint(TEMPLATE, source, "template <int U> [[kernel]] void k(") == ()
+
+
+OWN_FUNCTIONS = [
+    "inline float erf(float v) { return v * (v + 1); }",
+    "template <typename T> static T erf(T v) {\n  return v;\n}",
+    "struct S { float erf(float v) const { return v; } };",
+    "#define erf(v) (v)",
+]
+
+
+@pytest.mark.parametrize("header", OWN_FUNCTIONS)
+def test_calls_of_own_functions_are_accepted(header: str) -> None:
+    assert lint(header, "y[0] = erf(x[0]);") == ()
+    (problem,) = lint(f"{header}\nfloat g(float v) {{ return expf(v); }}", "")
+    assert "'expf'" in problem.message
 
 
 ACCEPTED = [

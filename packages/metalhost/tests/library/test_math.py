@@ -156,6 +156,15 @@ def test_functions_with_a_second_result(evaluate: Evaluate) -> None:
     assert np.all(results[:, -1] > 0)
 
 
+def test_log1p_of_mlx(evaluate: Evaluate) -> None:
+    x = np.array([1e-20, -0.5, 0.0, 3.0] * 8, np.float32)
+    setup = "bfloat16_t b = log1p(bfloat16_t(x[i]));"
+    results = evaluate(["log1p(x[i])", "log1p(half(x[i]))", "float(b)"], setup=setup, x=x)
+    for k, kind in enumerate(DTYPE):
+        near(results[:, k], np.log1p(x.astype(np.float64)), kind)
+    assert results[0, 0] == x[0]
+
+
 def test_classification_of_numbers(evaluate: Evaluate) -> None:
     x = np.array([0.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, -0.0, 2.0] * 4, np.float32)
     normal = np.isfinite(x) & (np.abs(x) >= np.finfo(np.float32).tiny)

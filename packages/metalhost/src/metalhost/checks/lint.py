@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from metalhost.checks import static_storage
 from metalhost.text.problem import Problem
@@ -40,35 +40,74 @@ _NO_FUNCTIONS = {
         f"{name}f": f"Metal calls it {name}" for name in ("exp", "log", "sqrt", "pow", "sin", "cos")
     },
     **{f"f{name}f": f"Metal calls it f{name}" for name in ("abs", "max", "min", "ma", "mod")},
-    **dict.fromkeys(("erf", "expm1", "log1p"), "the library of Metal has no such function"),
+    **dict.fromkeys(("erf", "expm1"), "the library of Metal has no such function"),
 }
 _SPACES = frozenset({"device", "constant", "threadgroup", "thread"})
 _QUALIFIERS = frozenset({"const", "volatile", "constexpr", "static", "inline"})
-_POINTED_TO = re.compile(
-    r"(?:void|auto|T|U|size_t|u?int(?:8|16|32|64)_t|b?float16_t"
+_TYPE = re.compile(
+    r"(?:void|auto|size_t|u?int(?:8|16|32|64)_t|b?float16_t"
     r"|(?:bool|u?char|u?short|u?int|u?long|half|b?float)[234]?)"
 )
+_TYPE_PARAMETER = re.compile(r"\b(?:typename|class)\s+(\w+)\s*[,>=]")
 
 
 @functools.lru_cache(maxsize=256)
-def lint(header: str, source: str) -> tuple[Problem, ...]:
-    """Return the problems of a kernel's text, in order."""
-    return (*_lint_part("header", header), *_lint_part("source", source))
+def lint(header: str, source: str, signature: str = "") -> tuple[Problem, ...]:
+    """Return the problems of a kernel's text, in order.
+
+    Args:
+        header: text before the kernel.
+        source: body of the kernel.
+        signature: generated text between them, which declares the template parameters.
+    """
+    own = _own_functions(header)
+    # A template parameter of the header is not visible in the body, where it may name a constant.
+    in_header, in_source = (set(_TYPE_PARAMETER.findall(text)) for text in (header, signature))
+    return (
+        *_lint_part("header", header, in_header, own),
+        *_lint_part("source", source, in_source, own),
+    )
 
 
-def _lint_part(part: str, text: str) -> Iterator[Problem]:
+def _own_functions(text: str) -> set[str]:
+    """Return the functions and macros that a text defines."""
+    own = set(static_storage.DEFINED.findall(text))
+    words: list[str] = []  # for each open parenthesis, the word before it
+    closed = before = ""
+    for token in tokenize(text):
+        if not token.is_code:
+            continue
+        if token.text == "(":
+            words.append(before)
+        elif token.text == ")" and words:
+            closed = words.pop()
+        elif token.text == "{" and before in (")", "const", "thread"):
+            own.add(closed)
+        before = token.text
+    return own
+
+
+def _lint_part(part: str, text: str, types: Set[str], own: Set[str]) -> Iterator[Problem]:
+    """Yield the problems of a part.
+
+    Args:
+        part: `"header"` or `"source"`.
+        text: text of the part.
+        types: template parameters of the part that are types.
+        own: functions that the kernel defines itself.
+    """
     lines = text.split("\n")
     # Directives are skipped, because the compiler checks a macro where it is expanded.
     tokens = [token for token in tokenize(text) if token.is_code and token.kind != "string"]
     for at, token in enumerate(tokens):
-        message = _message(tokens, at)
+        message = _message(tokens, at, types, own)
         if message:
             yield Problem(part, token.line, message, lines[token.line - 1])
     for token in static_storage.static_variables(text, in_function=part == "source"):
         yield Problem(part, token.line, static_storage.MESSAGE, lines[token.line - 1])
 
 
-def _message(tokens: list[Token], at: int) -> str:
+def _message(tokens: list[Token], at: int, types: Set[str], own: Set[str]) -> str:
     """Return the problem at a token, or an empty string."""
     token = tokens[at]
     before = tokens[at - 1].text if at else "{"
@@ -76,11 +115,11 @@ def _message(tokens: list[Token], at: int) -> str:
     if before not in (".", "->"):
         if token.text in _FORBIDDEN:
             return f"'{token.text}': {_FORBIDDEN[token.text]}"
-        if token.text in _NO_FUNCTIONS and after == "(":
+        if token.text in _NO_FUNCTIONS and token.text not in own and after == "(":
             return f"'{token.text}': {_NO_FUNCTIONS[token.text]}"
     if token.text == "[" and _is_lambda(tokens, at, before):
         return "a lambda, which only Metal 4 and later support"
-    if token.text in ("*", "&") and _is_unqualified_pointer(tokens, at):
+    if token.text in ("*", "&") and _is_unqualified_pointer(tokens, at, types):
         kind = "pointer" if token.text == "*" else "reference"
         return f"a {kind} without an address space: device, constant, threadgroup or thread"
     return ""
@@ -97,7 +136,7 @@ def _is_lambda(tokens: list[Token], at: int, before: str) -> bool:
     return tokens[min(closing + 1, len(tokens) - 1)].text in ("(", "{")
 
 
-def _is_unqualified_pointer(tokens: list[Token], at: int) -> bool:
+def _is_unqualified_pointer(tokens: list[Token], at: int, parameters: Set[str]) -> bool:
     """Return True for `T* name` at the start of a declaration, without an address space."""
     named = at + 2 < len(tokens) and tokens[at + 1].kind == "word"
     if not named or tokens[at + 2].text not in (";", ",", ")", "=", "[", "("):
@@ -112,4 +151,6 @@ def _is_unqualified_pointer(tokens: list[Token], at: int) -> bool:
     types = [word for word in words if word not in _QUALIFIERS]
     before = tokens[start].text if start >= 0 else "{"
     begins = before in ("{", "}", ";", "(", ",", "<")
-    return begins and len(types) == 1 and _POINTED_TO.fullmatch(types[0]) is not None
+    if not begins or len(types) != 1:
+        return False
+    return types[0] in parameters or _TYPE.fullmatch(types[0]) is not None

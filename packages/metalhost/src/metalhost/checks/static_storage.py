@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from metalhost.translation.tokens import Token, tokenize
 
 MESSAGE = "a variable that outlives a thread: Metal requires the address space 'constant' here"
-_DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
+DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
 _TYPES = frozenset({"struct", "class", "union", "enum"})
 # First words of statements outside of functions that declare no variable, or may declare none.
 _NO_VARIABLE = _TYPES | {"using", "typedef", "template", "friend", "extern"}
@@ -28,7 +28,7 @@ def static_variables(text: str, *, in_function: bool) -> Iterator[Token]:
         text: part of a kernel's text.
         in_function: True if the text is the body of a function.
     """
-    macros = set(_DEFINED.findall(text))  # a macro may expand to `constant`
+    macros = set(DEFINED.findall(text))  # a macro may expand to `constant`
     statement: list[Token] = []
     blocks: list[str] = []  # for each open brace, the kind of its block
     for token in tokenize(text):

@@ -10,6 +10,9 @@ typedef bfloat bfloat16_t;
 uint16_t bfloat16_to_uint16(bfloat16_t);
 bfloat16_t uint16_to_bfloat16(uint16_t);
 
+float log1p(float);
+bfloat16_t log1p(bfloat16_t);
+
 template <class Index = int64_t>
 Index elem_to_loc(Index elem, const METAL_CONSTANT int* shape, const METAL_CONSTANT int64_t* strides,
                   int ndim);

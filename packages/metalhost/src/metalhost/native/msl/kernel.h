@@ -11,6 +11,9 @@ typedef bfloat bfloat16_t;
 METAL_INLINE uint16_t bfloat16_to_uint16(bfloat16_t x) { return as_type<uint16_t>(x); }
 METAL_INLINE bfloat16_t uint16_to_bfloat16(uint16_t x) { return as_type<bfloat16_t>(x); }
 
+METAL_INLINE float log1p(float x) { return __builtin_log1pf(x); }
+METAL_INLINE bfloat16_t log1p(bfloat16_t x) { return bfloat16_t(__builtin_log1pf(x)); }
+
 // Returns the offset of element number `elem` in a strided array.
 template <class Index = int64_t>
 METAL_INLINE Index elem_to_loc(Index elem, const int* shape, const int64_t* strides, int ndim) {
