@@ -67,6 +67,30 @@ def test_swizzles(evaluate: Evaluate) -> None:
     )
 
 
+def test_swizzles_through_pointers_and_of_integers(evaluate: Evaluate) -> None:
+    setup = """
+    int4 v = int4(1, 2, 3, 4);
+    thread int4* p = &v;
+    p->xy = p->yx + 4;
+    v.yz &= 6;
+    v.zw <<= 1;
+    v.xw %= 7;
+    v.xy |= int2(8, 1);
+    v.xy ^= 1;
+    v.xy >>= 1;
+    """
+    calls = {"v.x": 7, "v.y": 2, "v.z": 4, "v.w": 1, "p->zw.y": 1}
+    results = evaluate(list(calls), np.int32, threads=1, setup=setup)
+    np.testing.assert_array_equal(results[0], list(calls.values()))
+
+
+def test_a_member_that_is_named_like_a_swizzle(evaluate: Evaluate) -> None:
+    header = "struct Pair { float ab; float2 v; };\n"
+    setup = "Pair p; p.ab = 3; p.v = float2(1, 2); thread Pair* q = &p; q->ab += 1;"
+    results = evaluate(["p.ab", "p.v.yx.x"], threads=1, header=header, setup=setup)
+    np.testing.assert_array_equal(results[0], [4, 2])
+
+
 def test_operators(evaluate: Evaluate) -> None:
     setup = f"""{A}
     int4 n = int4(a), m = int4(5, 6, 7, 8);

@@ -4,6 +4,7 @@ The headers in native/msl provide everything that needs no rewriting.
 
     constant float table[2]     const float table[2], because `constant` data is read-only
     v.zyx                       v[metal::swizzle<2, 1, 0>()], or swizzled<...> if assigned to
+    p->zyx                      p->operator[](metal::swizzle<2, 1, 0>())
     1.5h, 2.0bf                 half(1.5f), bfloat(2.0f)
     0.5, 1e-5                   0.5f, 1e-5f, because Metal has no double
     float4(a, b)                metal::make<float4>(a, b), only for clang's vector types
@@ -11,21 +12,31 @@ The headers in native/msl provide everything that needs no rewriting.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
-from metalhost.translation.tokens import Token, join, tokenize
+from metalhost.translation.tokens import (
+    TYPE_KEYWORDS,
+    Token,
+    join,
+    outside_angles,
+    tokenize,
+)
 
 Rewrite = Callable[[list[Token]], list[Token]]
 
 _COMPONENTS = re.compile(r"[xyzw]{2,4}|[rgba]{2,4}")
-_ASSIGNMENTS = frozenset({"=", "+=", "-=", "*=", "/="})
+_ASSIGNMENTS = frozenset(
+    {"=", *(f"{op}=" for op in ("+", "-", "*", "/", "%", "&", "|", "^", "<<", ">>"))}
+)
 _FLOAT = re.compile(
     r"""(?P<value> (?:\d+\.\d*|\.\d+|\d+(?=[eE])) (?:[eE][+-]?\d+)?
       | 0[xX][\da-fA-F]*\.?[\da-fA-F]* [pP][+-]?\d+ )
     (?P<suffix>h|bf|)""",
     re.VERBOSE,
 )
+_DEFINE = re.compile(r"\s*#\s*define\b")
 _VECTOR = re.compile(r"(?:bool|u?char|u?short|u?int|u?long|half|float|bfloat)[234]")
 
 
@@ -55,22 +66,57 @@ def constants(tokens: list[Token]) -> list[Token]:
     return result
 
 
-def swizzles(tokens: list[Token]) -> list[Token]:
-    """Replace each swizzle `v.zyx` by an index whose type holds the components."""
+def swizzles(tokens: list[Token], members: Set[str] = frozenset()) -> list[Token]:
+    """Replace each swizzle `v.zyx` by an index whose type holds the components.
+
+    Args:
+        tokens: tokens of a text.
+        members: names that are no swizzles, from `members_like_swizzles`.
+    """
     result: list[Token] = []
     last_code = -1  # index in `result` of the last code token, which is the dot before a swizzle
     for token, (before, after) in zip(tokens, _neighbors(tokens), strict=True):
-        if before == "." and after != "(" and _COMPONENTS.fullmatch(token.text):
+        is_member = before in (".", "->") and after != "(" and token.text not in members
+        if is_member and token.kind == "word" and _COMPONENTS.fullmatch(token.text):
             names = "xyzw" if token.text[0] in "xyzw" else "rgba"
             indices = ", ".join(str(names.index(letter)) for letter in token.text)
             tag = "swizzled" if after in _ASSIGNMENTS else "swizzle"
-            result[last_code] = Token("symbol", "", result[last_code].line)
-            result.append(Token("symbol", f"[metal::{tag}<{indices}>()]", token.line))
+            index = f"metal::{tag}<{indices}>()"
+            if before == ".":
+                result[last_code] = Token("symbol", "", result[last_code].line)
+                result.append(Token("symbol", f"[{index}]", token.line))
+            else:
+                result.append(Token("symbol", f"operator[]({index})", token.line))
             continue
         if token.is_code:
             last_code = len(result)
         result.append(token)
     return result
+
+
+@functools.lru_cache(maxsize=256)
+def members_like_swizzles(text: str) -> frozenset[str]:
+    """Return the members of a text's own types that are named like swizzles, as in `float ab;`."""
+    found: set[str] = set()
+    statement: list[str] = []  # code tokens since the end of the last statement
+    blocks: list[bool] = []  # for each open brace, True if it belongs to a type
+    tokens = tokenize(text)
+    for token, (before, after) in zip(tokens, _neighbors(tokens), strict=True):
+        if not token.is_code:
+            continue
+        if token.text == "{":
+            blocks.append(before != ")" and not TYPE_KEYWORDS.isdisjoint(outside_angles(statement)))
+        elif token.text == "}" and blocks:
+            blocks.pop()
+        is_declared = before not in (".", "->") and after in (";", ",", "=", "[", "{")
+        in_type = blocks[-1:] == [True] and statement.count("(") == statement.count(")")
+        if in_type and is_declared and _COMPONENTS.fullmatch(token.text):
+            found.add(token.text)
+        if token.text in ("{", "}", ";"):
+            statement.clear()
+        else:
+            statement.append(token.text)
+    return frozenset(found)
 
 
 def vector_constructors(tokens: list[Token]) -> list[Token]:
@@ -132,7 +178,7 @@ def with_macros(rewrite: Rewrite) -> Rewrite:
 
 
 def _rewrite_macro(token: Token, rewrite: Rewrite) -> Token:
-    if token.kind != "directive" or not token.text.lstrip().startswith("#define"):
+    if token.kind != "directive" or _DEFINE.match(token.text) is None:
         return token
     hash_sign, rest = token.text.split("#", 1)
     return Token("directive", f"{hash_sign}#{join(rewrite(tokenize(rest)))}", token.line)

@@ -19,12 +19,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from metalhost.text.problem import Problem
-from metalhost.translation.tokens import Token
+from metalhost.translation.tokens import TYPE_KEYWORDS, Token, outside_angles
 
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
 _SPECIFIER_ENDS = frozenset(";=[,(){}:>") | {"*", "&", "&&"}
 _NAME_ENDS = frozenset("[=")
-_TYPES = frozenset({"struct", "class", "union"})
 SPACE = "METAL_THREADGROUP"
 """Macro of the headers for the address space. It is empty in the unit to execute."""
 
@@ -67,7 +66,9 @@ class ThreadgroupTranslation:
             if not token.is_code:
                 continue
             if token.text == "{":
-                blocks.append(before != ")" and not _TYPES.isdisjoint(_outside_angles(statement)))
+                blocks.append(
+                    before != ")" and not TYPE_KEYWORDS.isdisjoint(outside_angles(statement))
+                )
             elif token.text == "}" and blocks:
                 blocks.pop()
             before = token.text
@@ -153,16 +154,6 @@ def _after_specifiers(tokens: list[Token], start: int) -> str:
             return token.text
         depth += (token.text == "<") - (token.text == ">")
     return ""
-
-
-def _outside_angles(words: list[str]) -> list[str]:
-    """Return the words outside of template parameter lists, which may contain `class`."""
-    found, depth = [], 0
-    for text in words:
-        depth += (text == "<") - (text == ">")
-        if depth == 0:
-            found.append(text)
-    return found
 
 
 def _split_declarators(words: list[str]) -> list[list[str]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, cast
 
+TYPE_KEYWORDS = frozenset({"struct", "class", "union"})
 Kind = Literal["space", "comment", "string", "directive", "word", "number", "symbol"]
 
 # `>>` is two tokens, because it may close two templates.
@@ -56,3 +57,13 @@ def tokenize(text: str, line: int = 1) -> list[Token]:
 def join(tokens: Iterable[Token]) -> str:
     """Concatenate the text of tokens."""
     return "".join(token.text for token in tokens)
+
+
+def outside_angles(words: list[str]) -> list[str]:
+    """Return the words outside of template parameter lists, which may contain `class`."""
+    found, depth = [], 0
+    for text in words:
+        depth += (text == "<") - (text == ">")
+        if depth == 0:
+            found.append(text)
+    return found

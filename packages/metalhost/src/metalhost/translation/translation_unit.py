@@ -14,6 +14,7 @@ from metalhost.translation.rewrites import (
     Rewrite,
     constants,
     literals,
+    members_like_swizzles,
     swizzles,
     vector_constructors,
     with_macros,
@@ -33,7 +34,9 @@ def unit_to_execute(text: KernelText) -> str:
         "void metalhost::kernel_entry(void* const* buffers, const Coordinates& at) {\n"
         f"  {text.instance}({', '.join(text.arguments)});\n}}\n"
     )
-    return _translate(text, (literals, constants, swizzles)) + entry_point
+    members = members_like_swizzles(text.header) | members_like_swizzles(text.source)
+    vectors = functools.partial(swizzles, members=members) if members else swizzles
+    return _translate(text, (literals, constants, vectors)) + entry_point
 
 
 @functools.lru_cache(maxsize=256)
