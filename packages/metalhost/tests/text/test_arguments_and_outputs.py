@@ -42,6 +42,16 @@ def test_plain_numbers_and_small_arrays(host: None) -> None:
     np.testing.assert_array_equal(y, np.tile([14.75, 24.75, 34.75], 8))
 
 
+def test_integers_of_more_than_32_bits(host: None) -> None:
+    (y,) = metal_kernel("numbers", ["a", "b"], ["y"], "y[thread_position_in_grid.x] = a - b;")(
+        inputs=[2**40, -(2**31) - 1],
+        output_shapes=[(24,)],
+        output_dtypes=["int64"],
+        **SIZES,
+    )
+    np.testing.assert_array_equal(y, np.full(24, 2**40 + 2**31 + 1))
+
+
 def test_inputs_that_are_not_row_contiguous(host: None) -> None:
     located = (
         "uint i = thread_position_in_grid.x; y[i] = x[elem_to_loc(i, x_shape, x_strides, x_ndim)];"

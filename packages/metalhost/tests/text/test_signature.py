@@ -52,6 +52,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"input_names": ["x"], "output_names": ["y"], "source": f"{INDEX} y[i] = x[i];"},
         {"inputs": [zeros(32)], "output_dtypes": [mx.float32]},
     ),
+    "integers of more than 32 bits": (
+        {"input_names": ["a", "b", "c"], "output_names": ["y"], "source": "y[0] = a + b + c;"},
+        {"inputs": [2**31 - 1, 2**31, -(2**31) - 1], "output_dtypes": [mx.int64]},
+    ),
     "scalars and small arrays": (
         {
             "input_names": ["a", "b", "c", "d", "e"],

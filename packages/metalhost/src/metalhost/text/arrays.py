@@ -47,7 +47,9 @@ class Input:
         if isinstance(value, bool):
             return cls(np.array(value), TYPES["bool"])
         if isinstance(value, int):
-            return cls(np.array(value, np.int32), TYPES["int32"])
+            fits = -(2**31) <= value < 2**31
+            dtype = TYPES["int32" if fits else "int64"]
+            return cls(np.array(value, dtype.storage), dtype)
         if isinstance(value, float):
             return cls(np.array(value, np.float32), TYPES["float32"])
         from_mlx = is_mlx(value)
