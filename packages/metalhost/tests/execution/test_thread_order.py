@@ -37,15 +37,16 @@ def test_seed_0_runs_threads_by_their_indices(host: None) -> None:
 
 def test_each_seed_has_its_own_order_and_repeats_it(host: None) -> None:
     seen = []
-    for seed in range(1, 6):
+    for seed in [*range(1, 6), 2**64 - 1]:
         order, again = orders(seed)
         for group in range(4):
             threads = slice(128 * group, 128 * (group + 1))
             # In every order, all threads of a group draw once before any thread draws twice.
             assert order[threads].max() < again[threads].min()
+            assert (np.diff(order[threads].astype(np.int64)) < 0).any()
         np.testing.assert_array_equal(orders(seed)[0], order)
         seen.append(order.tobytes())
-    assert len(set(seen)) == 5
+    assert len(set(seen)) == 6
 
 
 def test_a_missing_barrier_gives_wrong_numbers_only_in_random_orders(host: None) -> None:

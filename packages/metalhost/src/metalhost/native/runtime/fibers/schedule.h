@@ -14,6 +14,7 @@ namespace metalhost {
 class Random {
  public:
   explicit Random(uint64_t seed) : state_((seed + 1) * 0x9e3779b97f4a7c15u) {
+    if (state_ == 0) state_ = 1;  // the generator never leaves the state 0
     for (int i = 0; i < 4; ++i) next();
   }
   uint32_t below(uint32_t n) { return uint32_t(next() >> 16) % n; }

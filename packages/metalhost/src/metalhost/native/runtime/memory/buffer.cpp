@@ -77,9 +77,9 @@ void report_unwritten() {
       if (!b.shadow[k].written()) ++missing, first = k;
     }
     if (!missing) continue;
-    const char* here = b.last_write ? ", which is written here" : "";
+    const char* here = b.last_write ? ", which is written here," : "";
     report("unwritten-output", {.frames = Frames::at(b.last_write)}, {},
-           "%llu of the %llu bytes of output '%s'%s, were never written, the first at byte %llu",
+           "%llu of the %llu bytes of output '%s'%s were never written, the first at byte %llu",
            static_cast<unsigned long long>(missing),
            static_cast<unsigned long long>(b.record->bytes), b.record->name, here,
            static_cast<unsigned long long>(first));

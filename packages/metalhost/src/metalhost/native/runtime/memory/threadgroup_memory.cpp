@@ -58,12 +58,17 @@ void* threadgroup_variable(int id, uint32_t bytes, uint32_t alignment, const cha
   if (alignment < 16) alignment = 16;
   uint32_t offset = (used + GAP + alignment - 1) / alignment * alignment;
   total += bytes;
+  bool fits = offset + uint64_t(bytes) + GAP <= CAPACITY && declared < MAX_VARIABLES;
   if (total > launch.threadgroup_limit) {
     report("threadgroup-limit", {.site = site}, {},
            "threadgroup memory of %u bytes up to '%s': a device has %u", total, name,
            launch.threadgroup_limit);
+  } else if (!fits) {
+    report("threadgroup-limit", {.site = site}, {},
+           "'%s' does not fit: metalhost supports %u threadgroup variables of %u bytes in total",
+           name, MAX_VARIABLES, CAPACITY);
   }
-  if (offset + uint64_t(bytes) + GAP > CAPACITY || declared == MAX_VARIABLES) finish(false);
+  if (!fits) finish(false);
   variables[declared++] = {id, offset, bytes, name};
   used = offset + bytes;
   return memory + offset;
