@@ -39,6 +39,8 @@ REJECTED = {
     "auto a = reinterpret_cast<const device float4*>(x);\nthreadgroup float4* b = a;": 2,
     "auto a = reinterpret_cast<threadgroup float4*>(y);": 1,
     "y[0] = simd_sum(ulong(1));": 1,
+    "threadgroup atomic_float s;\natomic_store_explicit(&s, 0.0, memory_order_relaxed);": 2,
+    "auto a = reinterpret_cast<device atomic_ulong*>(y);": 1,
 }
 
 

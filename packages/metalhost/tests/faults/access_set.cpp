@@ -9,16 +9,21 @@
 
 using namespace metalhost;
 
-enum Kind { READ, WRITE, ATOMIC };
-constexpr int LENGTH = 4, THREADS = 5, KINDS = 3, BARRIERS = 3;
+enum Kind { READ, WRITE, ATOMIC_LOAD, ATOMIC_UPDATE };
+constexpr int LENGTH = 4, THREADS = 5, KINDS = 4, BARRIERS = 3;
 
 struct Access {
   Kind kind;
   Accessor by;
 };
 
+bool may_race(Kind a, Kind b) {
+  bool writes = a == WRITE || a == ATOMIC_UPDATE || b == WRITE || b == ATOMIC_UPDATE;
+  return writes && (a <= WRITE || b <= WRITE);
+}
+
 bool is_race(const Access& a, const Access& b) {
-  if (a.kind == b.kind && a.kind != WRITE) return false;
+  if (!may_race(a.kind, b.kind)) return false;
   bool same_group = a.by.group == b.by.group;
   if (same_group && a.by.thread == b.by.thread) return false;
   if (!same_group) return true;
@@ -41,8 +46,7 @@ bool is_detected(const Access* accesses) {
   for (int i = 0; i < LENGTH; ++i) {
     const Access& a = accesses[i];
     for (int kind = 0; kind < KINDS; ++kind) {
-      bool cannot_race = kind == a.kind && kind != WRITE;
-      found = found || (!cannot_race && sets[kind].races_with(a.by));
+      found = found || (may_race(Kind(kind), a.kind) && sets[kind].races_with(a.by));
     }
     sets[a.kind].add(a.by);
   }

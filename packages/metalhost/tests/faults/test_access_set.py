@@ -21,5 +21,5 @@ def test_access_sets_agree_with_the_definition_on_every_short_program(
     found = re.fullmatch(r"(\d+) of (\d+) programs race\n", result.stdout)
     assert found, result.stdout
     races, programs = map(int, found.groups())
-    assert programs == (5 * 3 * 3) ** 4
+    assert programs == (5 * 4 * 3) ** 4
     assert programs / 10 < races < programs

@@ -56,3 +56,36 @@ def test_threadgroup_memory_beyond_that_of_metalhost(host: None) -> None:
         assert fault.place.line == last + 2
     (fault,) = faults(lines, settings=replace(settings, threadgroup_memory=32768))
     assert "a device has 32768" in fault.message
+
+
+def test_a_race_with_an_earlier_access_than_the_last(host: None) -> None:
+    (fault,) = faults(
+        [
+            "threadgroup int s;",
+            "if (j == 0) s = 1;",
+            "threadgroup_barrier(mem_flags::mem_threadgroup);",
+            "int v = 0;",
+            "if (j == 8) v = s;",  # races with line 9
+            "if (j == 40) v = s;",  # is ordered before line 9
+            "simdgroup_barrier(mem_flags::mem_threadgroup);",
+            "if (j == 41) s = 2;",
+            "y[g * 64 + j] = v;",
+        ]
+    )
+    assert fault.place is not None
+    assert fault.place.line == 9
+    assert "by thread 41 of group 0, and read by several threads, the last one 40" in fault.message
+    assert "no barrier orders them" in fault.message
+
+
+def test_a_race_with_a_group_before_the_last(host: None) -> None:
+    (fault,) = faults(
+        [
+            "float v = y[0];",
+            "threadgroup_barrier(mem_flags::mem_device);",
+            "if (g == 1 && j == 1) y[0] = v + 1;",
+        ],
+        init_value=0,
+    )
+    assert "of group 1, and read by several threads, the last one 63 of group 1" in fault.message
+    assert "nothing orders groups" in fault.message

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 THREADS, STEPS = 96, 7
 BUSY = [0, 1, 33, 64, 65]
 PROGRAMS = 60
-NOTHING, READ, WRITE, ATOMIC = range(4)
+NOTHING, READ, WRITE, ATOMIC_UPDATE, ATOMIC_LOAD = range(5)
 NONE, SIMDGROUP, THREADGROUP, OTHER_MEMORY = range(4)
 # In each step, a thread may access the cell, and then all threads may pass a barrier.
 SOURCE = """
@@ -33,6 +33,9 @@ SOURCE = """
       if (kind == 3)
         atomic_fetch_add_explicit(reinterpret_cast<SPACE atomic_int*>(cell), 1,
                                   memory_order_relaxed);
+      if (kind == 4)
+        sum += atomic_load_explicit(reinterpret_cast<const SPACE atomic_int*>(cell),
+                                    memory_order_relaxed);
       if (barriers[s] == 1) simdgroup_barrier(mem_flags::MINE);
       if (barriers[s] == 2) threadgroup_barrier(mem_flags::MINE);
       if (barriers[s] == 3) threadgroup_barrier(mem_flags::OTHER);
@@ -65,8 +68,9 @@ class Access:
     simd_epoch: int
 
     def races_with(self, other: Access) -> bool:
-        same_kind = {self.kind, other.kind} in ({READ}, {ATOMIC})
-        if same_kind or (self.group, self.thread) == (other.group, other.thread):
+        kinds = {self.kind, other.kind}
+        never_race = kinds <= {READ, ATOMIC_LOAD} or kinds <= {ATOMIC_LOAD, ATOMIC_UPDATE}
+        if never_race or (self.group, self.thread) == (other.group, other.thread):
             return False
         if self.group != other.group:
             return True
@@ -81,7 +85,7 @@ def program(rng: np.random.Generator) -> tuple[NDArray[np.int32], NDArray[np.int
     kinds = np.zeros((STEPS, THREADS), np.int32)
     # Few accesses by few threads, so that a race that is found does not hide a race that is missed.
     for step in np.sort(rng.choice(STEPS, rng.integers(3, 6))):
-        kinds[step, rng.choice(BUSY)] = rng.choice([READ, READ, READ, WRITE, ATOMIC])
+        kinds[step, rng.choice(BUSY)] = rng.choice([READ, READ, ATOMIC_LOAD, WRITE, ATOMIC_UPDATE])
     return kinds, rng.choice(4, STEPS, p=[0.35, 0.3, 0.3, 0.05]).astype(np.int32)
 
 

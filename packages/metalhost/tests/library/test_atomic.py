@@ -1,8 +1,22 @@
 """Atomic operations, on outputs and in threadgroup memory."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
-from metalhost import SWEEP, FaultKind, KernelFaultError, Settings, metal_kernel, using
+from metalhost import (
+    SWEEP,
+    FaultKind,
+    KernelFaultError,
+    KernelTextError,
+    Settings,
+    metal_kernel,
+    using,
+)
+from metalhost.settings import Mode
+from numpy.typing import NDArray
+
+Evaluate = Callable[..., NDArray[np.generic]]
 
 N = 100
 X = np.random.default_rng(2).integers(0, 2**20, N).astype(np.uint32)
@@ -83,6 +97,113 @@ def test_atomic_addition_of_floats(host: None) -> None:
         init_value=0,
     )
     np.testing.assert_array_equal(y, [N / 2])
+
+
+@pytest.mark.parametrize("kind", ["int", "uint", "bool", "float"])
+def test_values_of_every_type(kind: str, evaluate: Evaluate) -> None:
+    results = evaluate(
+        ["atomic_exchange_explicit(a, K(1), order)", "atomic_load_explicit(a, order)", "same"],
+        threads=1,
+        setup=f"""
+        typedef {kind} K;
+        const auto order = memory_order_relaxed;
+        device atomic<K>* a = reinterpret_cast<device atomic_{kind}*>(y + 2);
+        atomic_store_explicit(a, K(0), order);
+        K expected = K(1);
+        bool same = atomic_compare_exchange_weak_explicit(a, &expected, K(1), order, order);
+        """,
+    )
+    np.testing.assert_array_equal(results[0], [0, 1, 0])
+
+
+UNSUPPORTED = [
+    ("half", "atomic_fetch_add_explicit(&y[0], half(1), memory_order_relaxed);"),
+    ("half", "atomic_store_explicit(&y[0], half(1), memory_order_relaxed);"),
+    ("uint64", "atomic_fetch_add_explicit(&y[0], 1ul, memory_order_relaxed);"),
+    ("float32", "atomic_fetch_max_explicit(&y[0], 1.0f, memory_order_relaxed);"),
+    ("float32", "atomic_fetch_or_explicit(&y[0], 1, memory_order_relaxed);"),
+    ("bool", "atomic_fetch_add_explicit(&y[0], true, memory_order_relaxed);"),
+]
+
+
+@pytest.mark.parametrize("address_spaces", [True, False])
+@pytest.mark.parametrize(("dtype", "source"), UNSUPPORTED)
+def test_operations_that_metal_lacks_are_rejected(
+    dtype: str, source: str, address_spaces: bool, host: None
+) -> None:
+    kernel = metal_kernel("unsupported", [], ["y"], source, atomic_outputs=True)
+    with using(Settings(address_spaces=address_spaces)), pytest.raises(KernelTextError):
+        kernel(
+            inputs=[],
+            output_shapes=[(1,)],
+            output_dtypes=["float16" if dtype == "half" else dtype],
+            grid=(1, 1, 1),
+            threadgroup=(1, 1, 1),
+            init_value=0,
+        )
+
+
+def test_sums_of_integers_wrap_around(evaluate: Evaluate) -> None:
+    setup = """
+    threadgroup atomic_int n;
+    const auto order = memory_order_relaxed;
+    atomic_store_explicit(&n, 2147483647, order);
+    int a = atomic_fetch_add_explicit(&n, 1, order), b = atomic_fetch_sub_explicit(&n, 1, order);
+    """
+    results = evaluate(["a", "b"], np.int32, threads=1, setup=setup)
+    np.testing.assert_array_equal(results[0], [2**31 - 1, -(2**31)])
+
+
+def test_atomic_loads_of_inputs_and_beside_plain_reads(evaluate: Evaluate) -> None:
+    setup = """
+    threadgroup int s;
+    if (i == 0) s = 3;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    int both = s + atomic_load_explicit(reinterpret_cast<threadgroup atomic_int*>(&s),
+                                        memory_order_relaxed);
+    auto p = reinterpret_cast<const device atomic_int*>(x);
+    """
+    calls = ["both", "atomic_load_explicit(&p[i], memory_order_relaxed)"]
+    x = np.arange(32).astype(np.int32)
+    results = evaluate(calls, np.int32, setup=setup, x=x)
+    np.testing.assert_array_equal(results, np.stack([np.full(32, 6), x], axis=1))
+
+
+def test_an_atomic_load_is_no_write(evaluate: Evaluate) -> None:
+    setup = """
+    threadgroup atomic_int n;
+    int a = atomic_load_explicit(&n, memory_order_relaxed);
+    """
+    with pytest.raises(KernelFaultError) as caught:
+        evaluate(["a + atomic_load_explicit(&n, memory_order_relaxed)"], np.int32, setup=setup)
+    lines = {fault.place.line for fault in caught.value.faults if fault.place}
+    assert caught.value.kinds == {FaultKind.UNINITIALISED}
+    assert len(lines) == 2
+
+
+@pytest.mark.parametrize("mode", ["check", "fast"])
+def test_a_weak_exchange_fails_at_random_in_random_orders(mode: Mode, host: None) -> None:
+    source = """
+    uint i = thread_position_in_grid.x, expected = 0;
+    const auto order = memory_order_relaxed;
+    if (!atomic_compare_exchange_weak_explicit(&y[i], &expected, 1u, order, order))
+      atomic_fetch_add_explicit(&y[N], 1u + expected, order);
+    """
+    kernel = metal_kernel("weak", [], ["y"], source.replace("N", str(N)), atomic_outputs=True)
+    for seed in range(3):
+        (y,) = kernel(
+            inputs=[],
+            output_shapes=[(N + 1,)],
+            output_dtypes=[np.uint32],
+            grid=(N, 1, 1),
+            threadgroup=(N, 1, 1),
+            init_value=0,
+            seed=seed,
+            mode=mode,
+        )
+        failed = N - int(np.asarray(y)[:N].sum())
+        assert np.asarray(y)[N] == failed
+        assert failed == 0 if seed == 0 else 0 < failed < N
 
 
 def test_a_plain_store_races_with_an_atomic_addition(host: None) -> None:

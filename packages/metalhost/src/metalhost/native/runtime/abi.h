@@ -61,9 +61,14 @@ void simdgroup_barrier(uint32_t flags, Site site);
 // Returns the memory of threadgroup variable `id`, which all threads of a group share.
 void* threadgroup_variable(int id, uint32_t bytes, uint32_t alignment, const char* name, Site site);
 
-// Called before an atomic operation accesses memory. `reads` is false for a store, which does not
-// need an initialized value.
-void atomic_access(const volatile void* address, uint32_t bytes, bool reads);
+enum class AtomicAccess { LOAD, STORE, UPDATE };
+
+// Called before an atomic operation accesses memory.
+void atomic_access(const volatile void* address, uint32_t bytes, AtomicAccess access);
+
+// Returns true if a weak compare-and-exchange fails although the values are equal. This happens at
+// random, unless threads run in their natural order.
+bool weak_exchange_fails();
 
 // Called when an operation reads the value of a lane that takes no part in it.
 void inactive_lane(const char* operation, Site site);

@@ -6,7 +6,7 @@
 
 namespace metalhost {
 
-enum class Access { READ, WRITE, ATOMIC, ATOMIC_STORE };
+enum class Access { READ, WRITE, ATOMIC_LOAD, ATOMIC_STORE, ATOMIC_UPDATE };
 
 // Checks an access before it happens: bounds, initialization and races. An access out of bounds
 // ends the program.

@@ -10,32 +10,48 @@ extern "C" const char _end[];
 namespace metalhost {
 namespace {
 
-bool is_atomic(Access access) {
-  return access == Access::ATOMIC || access == Access::ATOMIC_STORE;
+bool is_atomic(Access access) { return access != Access::READ && access != Access::WRITE; }
+
+bool is_load(Access access) { return access == Access::READ || access == Access::ATOMIC_LOAD; }
+
+bool needs_value(Access access) {
+  return access != Access::WRITE && access != Access::ATOMIC_STORE;
 }
 
-bool needs_value(Access access) { return access == Access::READ || access == Access::ATOMIC; }
-
 const char* name_of(Access access) {
-  return access == Access::READ ? "read" : access == Access::WRITE ? "write" : "atomic operation";
+  switch (access) {
+    case Access::READ:
+      return "read";
+    case Access::WRITE:
+      return "write";
+    case Access::ATOMIC_LOAD:
+      return "atomic load";
+    default:
+      return "atomic operation";
+  }
 }
 
 // Returns the accesses that race with `access`, or null.
 const AccessSet* racing_accesses(const Shadow& shadow, Access access, const Accessor& self) {
   if (shadow.writes.races_with(self)) return &shadow.writes;
   if (!is_atomic(access) && shadow.atomics.races_with(self)) return &shadow.atomics;
-  if (access != Access::READ && shadow.reads.races_with(self)) return &shadow.reads;
+  if (!is_load(access) && shadow.reads.races_with(self)) return &shadow.reads;
+  if (access == Access::WRITE && shadow.atomic_loads.races_with(self)) return &shadow.atomic_loads;
   return nullptr;
 }
 
 const char* name_of(const Shadow& shadow, const AccessSet* set) {
-  return set == &shadow.reads ? "read" : set == &shadow.writes ? "write" : "atomic operation";
+  return name_of(set == &shadow.reads          ? Access::READ
+                 : set == &shadow.writes       ? Access::WRITE
+                 : set == &shadow.atomic_loads ? Access::ATOMIC_LOAD
+                                               : Access::ATOMIC_UPDATE);
 }
 
 void record(Shadow& shadow, Access access, const Accessor& self) {
-  AccessSet& set = access == Access::READ    ? shadow.reads
-                   : access == Access::WRITE ? shadow.writes
-                                             : shadow.atomics;
+  AccessSet& set = access == Access::READ          ? shadow.reads
+                   : access == Access::WRITE       ? shadow.writes
+                   : access == Access::ATOMIC_LOAD ? shadow.atomic_loads
+                                                   : shadow.atomics;
   set.add(self);
 }
 
@@ -59,16 +75,17 @@ bool check_byte(const Shadow& shadow, const Accessor& self, Access access, Calle
   }
   if (const AccessSet* other = racing_accesses(shadow, access, self)) {
     clean = false;
-    const char* missing =
-        other->group() != self.group ? "nothing orders groups" : "no barrier orders them";
-    // If several threads race, the last access of the set may be by this thread itself.
-    bool is_own = other->group() == self.group && other->thread() == self.thread;
+    // The last access of the set may be ordered, or by this thread itself. Then an earlier one
+    // races.
+    bool names_last = other->last_races_with(self);
+    bool in_group = names_last ? other->group() == self.group : !other->in_several_groups();
+    const char* missing = in_group ? "no barrier orders them" : "nothing orders groups";
     report("race", {.frames = caller.frames()}, Frames::at(other->pc()),
            "%s of %s '%s' at byte %llu by thread %u of group %u, and %s by %s %u of group %u at "
            "{other}: %s",
            name_of(access), target.kind, target.name, static_cast<unsigned long long>(target.byte),
            self.thread, self.group, name_of(shadow, other),
-           is_own ? "several threads, the last one" : "thread", other->thread(), other->group(),
+           names_last ? "thread" : "several threads, the last one", other->thread(), other->group(),
            missing);
   }
   return clean;
@@ -109,12 +126,12 @@ void check_buffer(Buffer& b, const char* p, uint64_t bytes, Access access, Calle
     finish(false);
   }
   if (!b.is_output()) {
-    if (access == Access::READ) return;
+    if (is_load(access)) return;
     report("write-to-input", {.frames = caller.frames()}, {}, "%s to '%s' (thread %u, group %u)",
            name_of(access), b.record->name, self.thread, self.group);
     finish(false);
   }
-  if (access != Access::READ) b.last_write = self.pc;
+  if (!is_load(access)) b.last_write = self.pc;
   bool clean = true;  // false after the first faulty byte, so that one access gives one report
   for (uint64_t i = uint64_t(p - b.begin); i < uint64_t(p - b.begin) + bytes; ++i) {
     Target target{"output", b.record->name, i, bool(b.record->flags & INITIALISED)};

@@ -86,7 +86,10 @@ METALHOST_UNDEFINED(type_mismatch_v1, "an access through a pointer that is not a
 
 }  // extern "C"
 
-void metalhost::atomic_access(const volatile void* address, uint32_t bytes, bool reads) {
+void metalhost::atomic_access(const volatile void* address, uint32_t bytes, AtomicAccess access) {
   if (!(launch.flags & CHECKED)) return;
-  check_access(address, bytes, reads ? Access::ATOMIC : Access::ATOMIC_STORE, METALHOST_CALLER);
+  Access kind = access == AtomicAccess::LOAD    ? Access::ATOMIC_LOAD
+                : access == AtomicAccess::STORE ? Access::ATOMIC_STORE
+                                                : Access::ATOMIC_UPDATE;
+  check_access(address, bytes, kind, METALHOST_CALLER);
 }

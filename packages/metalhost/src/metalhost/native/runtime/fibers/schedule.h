@@ -42,6 +42,9 @@ class Schedule {
   void make_ready(uint32_t simdgroup, uint32_t lanes);
   bool any_ready() const { return ready_simdgroups_ != 0; }
 
+  // Returns true at random, and never for seed 0.
+  bool weak_exchange_fails() { return shuffled_ && random_.below(4) == 0; }
+
   // Removes one ready thread, and returns its index in the group.
   uint32_t next();
 

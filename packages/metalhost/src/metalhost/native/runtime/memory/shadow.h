@@ -1,8 +1,8 @@
 // Shadow memory: the accesses to each byte, which the race detector compares.
 //
-// Two accesses race if they come from different threads, at least one of them is a write, and no
-// barrier orders them. threadgroup_barrier begins a new *epoch* of the group. simdgroup_barrier
-// begins a new *simd epoch* of its simdgroup. Within a group:
+// Two accesses race if they come from different threads, at least one of them is a write, at least
+// one is not atomic, and no barrier orders them. threadgroup_barrier begins a new *epoch* of the
+// group. simdgroup_barrier begins a new *simd epoch* of its simdgroup. Within a group:
 //
 //   different epochs                         ordered
 //   same epoch, different simdgroups         not ordered
@@ -27,7 +27,7 @@ struct Accessor {
   uint32_t pc;          // program counter, as an offset into the program
 };
 
-// All reads of a byte, or all writes, or all atomic operations, in 16 bytes.
+// All accesses of one kind to a byte, in 16 bytes.
 //
 // The set need not list its accesses. Epochs only grow, so an access that is ordered before the
 // current access is ordered before all later accesses of the group, and is dropped. The remaining
@@ -43,6 +43,13 @@ class AccessSet {
     if (extent_ == GROUP || thread_ / 32 != a.thread / 32) return true;
     if (simd_epoch_ != a.simd_epoch) return false;
     return extent_ == SIMDGROUP || thread_ != a.thread;
+  }
+
+  // Returns true if the last access in the set is by another thread and not ordered with `a`.
+  bool last_races_with(const Accessor& a) const {
+    AccessSet last = *this;
+    if (extent_ != EMPTY) last.extent_ = THREAD;
+    return last.races_with(a);
   }
 
   void add(const Accessor& a) {
@@ -64,6 +71,7 @@ class AccessSet {
   }
 
   bool empty() const { return extent_ == EMPTY; }
+  bool in_several_groups() const { return extent_ == SEVERAL_GROUPS; }
 
   // Last access, for the report.
   uint32_t group() const { return group_; }
@@ -81,14 +89,14 @@ static_assert(sizeof(AccessSet) == 16);
 
 // Shadow of one byte.
 struct Shadow {
-  AccessSet reads, writes, atomics;
+  AccessSet reads, writes, atomic_loads, atomics;  // `atomics` are the atomic stores and updates
 
   bool written() const { return !writes.empty() || !atomics.empty(); }
 
   // Returns true if a group other than `group` made the accesses. Threadgroup memory is reused, so
   // the accesses of earlier groups do not count.
   bool belongs_to_other_group(uint32_t group) const {
-    for (const AccessSet* set : {&reads, &writes, &atomics}) {
+    for (const AccessSet* set : {&reads, &writes, &atomic_loads, &atomics}) {
       if (!set->empty() && set->group() != group) return true;
     }
     return false;

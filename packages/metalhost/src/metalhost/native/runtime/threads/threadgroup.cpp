@@ -291,6 +291,8 @@ void threadgroup_barrier(uint32_t flags, Site site) {
   yield_thread();
 }
 
+bool weak_exchange_fails() { return schedule->weak_exchange_fails(); }
+
 void inactive_lane(const char* operation, Site site) {
   report("inactive-lane", {.site = site}, {}, "%s reads an inactive lane (thread %u, group %u)",
          operation, running->at.index, group);
