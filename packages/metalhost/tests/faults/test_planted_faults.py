@@ -240,6 +240,8 @@ PLANTED = [
     # Undefined behavior.
     Planted("signed overflow", K.UNDEFINED, "int k = int(i) + 2147483600;  // here\ny[i] = k;"),
     Planted("shift by too much", K.UNDEFINED, "y[i] = x[i] + (1 << (i + 1));  // here"),
+    Planted("cast of a number that is too small", K.UNDEFINED, "y[i] = uint(x[i] - 9);  // here"),
+    Planted("index behind a vector", K.UNDEFINED, "y[i] = float3(x[i])[i % 4];  // here"),
     Planted("division by zero", K.UNDEFINED, "y[i] = 64 / (int(i) - 5);  // here"),
     Planted(
         "misaligned load",

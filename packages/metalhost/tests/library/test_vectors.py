@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
+from metalhost import KernelTextError, Settings
 from numpy.typing import NDArray
 
 Evaluate = Callable[..., NDArray[np.generic]]
@@ -142,7 +143,6 @@ def test_geometric_functions(evaluate: Evaluate) -> None:
         evaluate,
         {
             "dot(a, a)": 30,
-            "float(dot(int4(a), int4(2)))": 20,
             "float(dot(half2(a.xy), half2(a.zw)))": 11,
             "length(u)": 3,
             "length_squared(u)": 9,
@@ -160,6 +160,16 @@ def test_geometric_functions(evaluate: Evaluate) -> None:
         },
         setup=setup,
     )
+
+
+@pytest.mark.parametrize("address_spaces", [True, False])
+@pytest.mark.parametrize("call", ["dot(n, n)", "length(n)", "normalize(n).x", "cross(n, n).x"])
+def test_geometric_functions_of_integers_are_rejected(
+    call: str, address_spaces: bool, evaluate: Evaluate
+) -> None:
+    settings = Settings(address_spaces=address_spaces)
+    with pytest.raises(KernelTextError, match="no matching function"):
+        evaluate([call], setup="int3 n = int3(1);", settings=settings)
 
 
 def test_loads_of_vectors_and_packed_vectors(evaluate: Evaluate) -> None:

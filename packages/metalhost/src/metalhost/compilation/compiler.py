@@ -44,7 +44,7 @@ _BY_MODE: dict[Mode, tuple[str, ...]] = {
         "-fsanitize=thread",
     ),
 }
-_UNDEFINED = "shift,integer-divide-by-zero,signed-integer-overflow,alignment"
+_UNDEFINED = "shift,integer-divide-by-zero,signed-integer-overflow,float-cast-overflow,alignment"
 
 
 class CompilerError(RuntimeError):

@@ -1,5 +1,6 @@
 // vec<T, N>: vector of two, three or four numbers, with elementwise arithmetic.
 #pragma once
+#include "../runtime/abi.h"
 #include "metal_types"
 
 #define METAL_EACH for (int i = 0; i < N; ++i)
@@ -45,6 +46,20 @@ struct swizzle_reference {
   METAL_OPERATOR(>>)
 #undef METAL_OPERATOR
 };
+
+// Returns the index of a component, and reports an index beyond the end of the vector. The
+// sanitizer does not know that a float3 has no fourth component, and checks no array at the end of
+// a structure.
+template <int N>
+METAL_INLINE constexpr size_t checked_index(size_t i) {
+#if METALHOST_CHECKED
+  if (i >= N) {
+    metalhost::vector_index_out_of_bounds();
+    return 0;
+  }
+#endif
+  return i;
+}
 
 template <class T, int N>
 struct named_components;
@@ -98,8 +113,10 @@ struct alignas(sizeof(T) * (N == 3 ? 4 : N)) vec : named_components<T, N> {
     (append(at, c), ...);
   }
 
-  METAL_INLINE constexpr T& operator[](size_t i) { return components[i]; }
-  METAL_INLINE constexpr const T& operator[](size_t i) const { return components[i]; }
+  METAL_INLINE constexpr T& operator[](size_t i) { return components[checked_index<N>(i)]; }
+  METAL_INLINE constexpr const T& operator[](size_t i) const {
+    return components[checked_index<N>(i)];
+  }
   template <int... I>
   METAL_INLINE constexpr vec<T, sizeof...(I)> operator[](swizzle<I...>) const {
     return vec<T, sizeof...(I)>(components[I]...);
@@ -180,8 +197,10 @@ struct packed_vec {
     METAL_EACH v.components[i] = components[i];
     return v;
   }
-  METAL_INLINE constexpr T& operator[](size_t i) { return components[i]; }
-  METAL_INLINE constexpr const T& operator[](size_t i) const { return components[i]; }
+  METAL_INLINE constexpr T& operator[](size_t i) { return components[checked_index<N>(i)]; }
+  METAL_INLINE constexpr const T& operator[](size_t i) const {
+    return components[checked_index<N>(i)];
+  }
 };
 
 }  // namespace metal

@@ -70,6 +70,9 @@ void atomic_access(const volatile void* address, uint32_t bytes, AtomicAccess ac
 // random, unless threads run in their natural order.
 bool weak_exchange_fails();
 
+// Called when a kernel accesses a component that a vector does not have.
+void vector_index_out_of_bounds();
+
 // Called when an operation reads the value of a lane that takes no part in it.
 void inactive_lane(const char* operation, Site site);
 

@@ -66,13 +66,16 @@ struct UndefinedBehavior {
   uint32_t line, column;
 };
 
-#define METALHOST_UNDEFINED(name, what)                                                      \
-  void __ubsan_handle_##name(const UndefinedBehavior* at) {                                 \
-    const metalhost::Coordinates* thread = metalhost::running_thread();                      \
-    metalhost::Place place{{at->file, int(at->line), int(at->column)},                       \
-                           METALHOST_CALLER.frames()};                                       \
-    metalhost::report("undefined", place, {}, "%s (thread %u, group %u)", what,              \
-                      thread ? thread->index : 0, metalhost::running_group());               \
+static void report_undefined(const metalhost::Place& place, const char* what) {
+  const metalhost::Coordinates* thread = metalhost::running_thread();
+  metalhost::report("undefined", place, {}, "%s (thread %u, group %u)", what,
+                    thread ? thread->index : 0, metalhost::running_group());
+}
+
+#define METALHOST_UNDEFINED(name, what)                             \
+  void __ubsan_handle_##name(const UndefinedBehavior* at) {         \
+    metalhost::Site site{at->file, int(at->line), int(at->column)}; \
+    report_undefined({site, METALHOST_CALLER.frames()}, what);      \
   }
 
 METALHOST_UNDEFINED(add_overflow, "a signed sum overflows")
@@ -80,11 +83,17 @@ METALHOST_UNDEFINED(sub_overflow, "a signed difference overflows")
 METALHOST_UNDEFINED(mul_overflow, "a signed product overflows")
 METALHOST_UNDEFINED(negate_overflow, "a signed negation overflows")
 METALHOST_UNDEFINED(divrem_overflow, "an integer is divided by zero, or the quotient overflows")
+METALHOST_UNDEFINED(float_cast_overflow,
+                    "a number is converted to an integer type that cannot hold it")
 METALHOST_UNDEFINED(shift_out_of_bounds, "a shift by a negative number or by too many bits")
 METALHOST_UNDEFINED(out_of_bounds, "an index beyond the end of its array")
 METALHOST_UNDEFINED(type_mismatch_v1, "an access through a pointer that is not aligned for its type")
 
 }  // extern "C"
+
+void metalhost::vector_index_out_of_bounds() {
+  report_undefined({.frames = METALHOST_CALLER.frames()}, "an index beyond the end of a vector");
+}
 
 void metalhost::atomic_access(const volatile void* address, uint32_t bytes, AtomicAccess access) {
   if (!(launch.flags & CHECKED)) return;
