@@ -156,6 +156,39 @@ def test_functions_with_a_second_result(evaluate: Evaluate) -> None:
     assert np.all(results[:, -1] > 0)
 
 
+def test_small_halves(evaluate: Evaluate) -> None:
+    x = np.array([6e-8, 6.2e-5, 0, -0.0, -6.2e-5, np.inf, np.nan, 1] * 4, np.float16)
+    calls = ["isnormal(x[i])", "isnormal(half2(x[i])).y", "fract(half(-1e-7f))"]
+    results = evaluate(calls, np.float16, x=x)
+    for k in range(2):
+        np.testing.assert_array_equal(results[:, k], [0, 1, 0, 0, 1, 0, 0, 1] * 4)
+    np.testing.assert_array_equal(results[:, 2], np.nextafter(np.float16(1), np.float16(0)))
+
+
+def test_halves_next_to_each_other(evaluate: Evaluate) -> None:
+    special = [0, -0.0, 1, -1, 6e-8, -6e-8, 65504, -65504, np.inf, -np.inf, np.nan]
+    x, y = np.array([[a, b] for a in special for b in special], np.float16).T
+    results = evaluate(["nextafter(x[i], z[i])"], np.float16, threads=len(x), x=x, z=y)
+    with np.errstate(over="ignore"):  # the number after the largest one is infinite
+        expected = np.where(x == y, y, np.nextafter(x, y))
+    np.testing.assert_array_equal(results[:, 0], expected)
+    np.testing.assert_array_equal(np.signbit(results[:, 0]), np.signbit(expected))
+
+
+def test_functions_of_halves_with_a_second_result(evaluate: Evaluate) -> None:
+    x = np.linspace(-7.9, 7.7, N).astype(np.float16)
+    exact = x.astype(np.float64)
+    setup = "half w, c; int e; half m = modf(x[i], w), f = frexp(x[i], e), s = sincos(x[i], c);"
+    calls = {"m": np.modf(exact)[0], "w": np.modf(exact)[1], "f": np.frexp(exact)[0]}
+    calls |= {"s": np.sin(exact), "c": np.cos(exact), "ldexp(f, e)": exact}
+    results = evaluate(list(calls), np.float16, setup=setup, x=x)
+    for k, expected in enumerate(calls.values()):
+        near(results[:, k], expected, "half")
+    setup = "int e; bfloat b = frexp(bfloat(float(x[i])), e); b = ldexp(nextafter(b, b), e);"
+    results = evaluate(["b"], setup=setup, x=x)
+    near(results[:, 0], exact, "bfloat")
+
+
 def test_log1p_of_mlx(evaluate: Evaluate) -> None:
     x = np.array([1e-20, -0.5, 0.0, 3.0] * 8, np.float32)
     setup = "bfloat16_t b = log1p(bfloat16_t(x[i]));"
@@ -177,7 +210,7 @@ def test_classification_of_numbers(evaluate: Evaluate) -> None:
     }
     scalars = [f"{name}(x[i])" for name in calls]
     vectors = [f"{name}(float4(x[i])).w" for name in calls]
-    narrow = [f"{name}(bfloat(x[i]))" for name in calls if name != "isnormal"]
+    narrow = [f"{name}(bfloat(x[i]))" for name in calls]
     results = evaluate(scalars + vectors + narrow, np.bool_, x=x)
     for k, expected in enumerate(calls.values()):
         np.testing.assert_array_equal(results[:, k], expected)

@@ -86,6 +86,47 @@ def test_arithmetic_is_rounded_after_every_operation(kind: str, evaluate: Evalua
         np.testing.assert_array_equal(results[:, k], expected.astype(np.float32), err_msg=call)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_choices_casts_and_assignments(kind: str, evaluate: Evaluate) -> None:
+    setup = """
+    K k = K(x[i]), a = k, b = k, c = a++, d = --b;
+    K padded = i < 2 ? K(x[i]) : 0;
+    float f = k, g = i < 2 ? float(k) : 0.5f;
+    f += k;
+    int n = int(k);
+    n -= k;
+    """
+    if kind == "bfloat":
+        setup = setup.replace("float(k) : ", "k : ")
+    calls = {
+        "padded": [0, 1, 0, 0],
+        "a": [1, 2, 3, 4],
+        "b": [-1, 0, 1, 2],
+        "c": [0, 1, 2, 3],
+        "d": [-1, 0, 1, 2],
+        "f": [0, 2, 4, 6],
+        "g": [0, 1, 0.5, 0.5],
+        "n": [0, 0, 0, 0],
+        "k && true ? 1 : 2": [2, 1, 1, 1],
+        "!k": [1, 0, 0, 0],
+        "k == 1": [0, 1, 0, 0],
+        "1 != k": [1, 0, 1, 1],
+        "k < 2.5f": [1, 1, 1, 0],
+        "k >= K(2)": [0, 0, 1, 1],
+        "min(k, K(1))": [0, 1, 1, 1],
+    }
+    results = evaluate(
+        list(calls),
+        threads=4,
+        setup=setup,
+        header=f"typedef {kind} K;\n",
+        settings=HOST_ONLY,
+        x=np.arange(4, dtype=np.float32),
+    )
+    for k, (call, expected) in enumerate(calls.items()):
+        np.testing.assert_array_equal(results[:, k], expected, err_msg=call)
+
+
 def test_arithmetic_with_a_float_gives_a_float(evaluate: Evaluate) -> None:
     calls = ["sizeof(bfloat(1) + 1.0f)", "sizeof(2.0f * bfloat(1))", "sizeof(bfloat(1) * 2)"]
     calls += ["sizeof(bfloat(1) + half(1))", "bfloat(1) + 0.001f"]
