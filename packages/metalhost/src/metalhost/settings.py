@@ -18,7 +18,8 @@ class Settings:
     Attributes:
         mode: `"check"` checks every load and store before it happens: bounds, races, uninitialized
             memory, undefined behavior, unwritten outputs. `"fast"` uses only guard pages and
-            poisoned memory, and runs two to four times as fast. Both modes find divergence.
+            poisoned memory, and runs two to four times as fast. Both modes find divergence. Only
+            `"check"` finds it between two calls of one function.
         seed: 0 runs threads in their natural order. Every other seed selects a random order.
         offset_views: start inputs one element after an aligned address, as MLX slices do.
         allow_divergence: let some lanes of a simdgroup run simd operations without the others.

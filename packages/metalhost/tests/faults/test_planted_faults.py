@@ -161,11 +161,11 @@ PLANTED = [
     # Uninitialized memory.
     Planted(
         "read of a threadgroup variable",
-        K.UNINITIALISED,
+        K.UNINITIALIZED,
         f"threadgroup float t[64];\nif (j < 60) t[j] = x[i];\n{BARRIER}\n"
         "y[i] = t[63 - j];  // here",
     ),
-    Planted("read of an output", K.UNINITIALISED, "y[i] += x[i];  // here"),
+    Planted("read of an output", K.UNINITIALIZED, "y[i] += x[i];  // here"),
     Planted("output partly unwritten", K.UNWRITTEN_OUTPUT, "if (i < 60) y[i] = x[i];  // here"),
     # Divergence.
     Planted(
@@ -338,7 +338,7 @@ CLEAN = [
         header="inline float total(float v) { return simd_sum(v); }",
     ),
     Planted(
-        "an output that had a value", K.UNINITIALISED, "if (i < 60) y[i] += x[i];", init_value=1.0
+        "an output that had a value", K.UNINITIALIZED, "if (i < 60) y[i] += x[i];", init_value=1.0
     ),
     Planted(
         "a variable that each group has for itself",

@@ -177,7 +177,7 @@ def test_an_atomic_load_is_no_write(evaluate: Evaluate) -> None:
     with pytest.raises(KernelFaultError) as caught:
         evaluate(["a + atomic_load_explicit(&n, memory_order_relaxed)"], np.int32, setup=setup)
     lines = {fault.place.line for fault in caught.value.faults if fault.place}
-    assert caught.value.kinds == {FaultKind.UNINITIALISED}
+    assert caught.value.kinds == {FaultKind.UNINITIALIZED}
     assert len(lines) == 2
 
 

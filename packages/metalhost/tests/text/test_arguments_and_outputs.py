@@ -95,14 +95,14 @@ def test_empty_inputs_and_outputs(host: None) -> None:
 @pytest.mark.parametrize("name", ["float32", "float16", "int32", "bool"])
 def test_outputs_with_an_initial_value(name: str, host: None) -> None:
     source = "uint i = thread_position_in_grid.x; if (i % 2) y[i] = y[i - 1];"
-    (y,) = metal_kernel("initialised", [], ["y"], source)(
+    (y,) = metal_kernel("initialized", [], ["y"], source)(
         inputs=[], output_shapes=[(24,)], output_dtypes=[name], init_value=1, **SIZES
     )
     np.testing.assert_array_equal(y, np.ones(24, name))
 
 
 def test_bfloat16_outputs_with_an_initial_value(host: None) -> None:
-    (y,) = metal_kernel("initialised", [], ["y"], "uint i = thread_position_in_grid.x;")(
+    (y,) = metal_kernel("initialized", [], ["y"], "uint i = thread_position_in_grid.x;")(
         inputs=[], output_shapes=[(24,)], output_dtypes=[mx.bfloat16], init_value=3.14159, **SIZES
     )
     assert isinstance(y, mx.array)

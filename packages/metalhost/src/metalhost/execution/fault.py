@@ -12,7 +12,7 @@ class FaultKind(StrEnum):
 
     OUT_OF_BOUNDS = "out-of-bounds"
     RACE = "race"
-    UNINITIALISED = "uninitialised"
+    UNINITIALIZED = "uninitialized"
     UNWRITTEN_OUTPUT = "unwritten-output"
     WRITE_TO_INPUT = "write-to-input"
     DIVERGENCE = "divergence"

@@ -23,7 +23,7 @@ from metalhost.settings import Settings
 _HEADER = struct.Struct("<3I3IQ4I")
 _RECORD = struct.Struct("<2Q2I64s")
 _CHECKED, _ALLOW_DIVERGENCE = 1, 2
-_OUTPUT, _INITIALISED = 1, 2
+_OUTPUT, _INITIALIZED = 1, 2
 _GRACE = 10.0  # seconds after the time limit until the process is killed
 
 
@@ -47,8 +47,8 @@ class Buffer:
 
     def record(self, offset: int) -> bytes:
         """Return the record that the program reads. The bytes of the buffer are at `offset`."""
-        initialised = _INITIALISED if self.is_output and self.data is not None else 0
-        flags = (_OUTPUT if self.is_output else 0) | initialised
+        initialized = _INITIALIZED if self.is_output and self.data is not None else 0
+        flags = (_OUTPUT if self.is_output else 0) | initialized
         name = self.name.encode()[:63]  # BufferRecord.name has 64 bytes and ends with a null byte
         return _RECORD.pack(offset, self.size, flags, self.misalignment, name)
 

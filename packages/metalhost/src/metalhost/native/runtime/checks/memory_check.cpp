@@ -68,7 +68,7 @@ bool check_byte(const Shadow& shadow, const Accessor& self, Access access, Calle
   bool clean = true;
   if (needs_value(access) && !target.has_value && !shadow.written()) {
     clean = false;
-    report("uninitialised", {.frames = caller.frames()}, {},
+    report("uninitialized", {.frames = caller.frames()}, {},
            "%s of %s '%s' at byte %llu, which was never written (thread %u, group %u)",
            name_of(access), target.kind, target.name, static_cast<unsigned long long>(target.byte),
            self.thread, self.group);
@@ -134,7 +134,7 @@ void check_buffer(Buffer& b, const char* p, uint64_t bytes, Access access, Calle
   if (!is_load(access)) b.last_write = self.pc;
   bool clean = true;  // false after the first faulty byte, so that one access gives one report
   for (uint64_t i = uint64_t(p - b.begin); i < uint64_t(p - b.begin) + bytes; ++i) {
-    Target target{"output", b.record->name, i, bool(b.record->flags & INITIALISED)};
+    Target target{"output", b.record->name, i, bool(b.record->flags & INITIALIZED)};
     clean = clean && check_byte(b.shadow[i], self, access, caller, target);
     record(b.shadow[i], access, self);
   }

@@ -7,7 +7,7 @@
 namespace metalhost {
 
 constexpr uint32_t MAX_THREADS = 1024;  // of a threadgroup, the limit of Metal
-constexpr uint32_t MAX_BUFFERS = 64;
+constexpr uint32_t MAX_BUFFERS = 31;    // of a kernel, the limit of Metal, which kernel.py checks
 
 enum LaunchFlag : uint32_t {
   CHECKED = 1,           // the kernel is instrumented, and its memory has shadows
@@ -24,7 +24,7 @@ struct Launch {
   uint32_t buffers;            // number of buffers
 };
 
-enum BufferFlag : uint32_t { OUTPUT = 1, INITIALISED = 2 };
+enum BufferFlag : uint32_t { OUTPUT = 1, INITIALIZED = 2 };
 
 struct BufferRecord {
   uint64_t offset;  // of the buffer's bytes in the file

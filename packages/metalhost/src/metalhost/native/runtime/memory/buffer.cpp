@@ -42,7 +42,7 @@ void map(Buffer& b, const BufferRecord& record) {
   b.begin = reinterpret_cast<char*>(last / ALIGNMENT * ALIGNMENT + record.misalignment);
   b.end = b.begin + record.bytes;
 
-  if (!b.is_output() || (record.flags & INITIALISED)) {
+  if (!b.is_output() || (record.flags & INITIALIZED)) {
     read_bytes(b.begin, record.bytes, record.offset);
   }
   if (!b.is_output()) mprotect(inner, pages, PROT_READ);
@@ -71,7 +71,7 @@ Buffer* buffer_at(const void* address) {
 void report_unwritten() {
   for (uint32_t i = 0; i < launch.buffers; ++i) {
     const Buffer& b = buffers[i];
-    if (!b.shadow || (b.record->flags & INITIALISED)) continue;
+    if (!b.shadow || (b.record->flags & INITIALIZED)) continue;
     uint64_t missing = 0, first = 0;
     for (uint64_t k = b.record->bytes; k-- > 0;) {
       if (!b.shadow[k].written()) ++missing, first = k;
