@@ -129,6 +129,7 @@ def test_choices_casts_and_assignments(kind: str, evaluate: Evaluate) -> None:
 
 def test_arithmetic_with_a_float_gives_a_float(evaluate: Evaluate) -> None:
     calls = ["sizeof(bfloat(1) + 1.0f)", "sizeof(2.0f * bfloat(1))", "sizeof(bfloat(1) * 2)"]
-    calls += ["sizeof(bfloat(1) + half(1))", "bfloat(1) + 0.001f"]
+    calls += ["sizeof(bfloat(1) + half(1))", "sizeof(half(1) * bfloat(1))", "bfloat(1) + 0.001f"]
+    calls += ["half(1) < bfloat(2) && bfloat(2) >= half(2)"]
     results = evaluate(calls, threads=1)
-    np.testing.assert_array_equal(results[0], np.array([4, 4, 2, 4, 1.001], np.float32))
+    np.testing.assert_array_equal(results[0], np.array([4, 4, 2, 4, 4, 1.001, 1], np.float32))
