@@ -48,9 +48,9 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 90
 
 
-def test_the_house_in_contributing_is_the_tree() -> None:
+def test_the_folders_in_contributing_are_the_tree() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    table = text.split("## The map of the house")[1].split("\n\n")[1]
+    table = text.split("## Folders")[1].split("\n\n")[1]
     cells = [line.split("|")[1] for line in table.splitlines()[2:]]
     folders = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
     assert all((ROOT / folder).is_dir() for folder in folders)

@@ -1,4 +1,4 @@
-"""Tensors packed in a few bits per number, and the functions that pack and decode them."""
+"""Tensors packed in a few bits per number, and the functions that pack and dequantize them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class QuantizedTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the decoded tensor, `*lead I`."""
+        """Shape of the dequantized tensor, `*lead I`."""
         return (*self.packed.shape[:-1], self.packed.shape[-1] * 32 // self.bits)
 
     @property
