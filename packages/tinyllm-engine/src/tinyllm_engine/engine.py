@@ -238,7 +238,7 @@ class Engine:
         Raises:
             RequestFailedError: if the steps that computed the request failed.
             GrammarLimitError: if the request's grammar was given up.
-            EngineFullError: if the request left a full queue for a request of another tenant.
+            EngineFullError: if a full queue dropped the request in favor of another tenant.
         """
         while True:
             while handle.outputs:

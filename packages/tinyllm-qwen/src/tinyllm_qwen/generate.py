@@ -41,8 +41,8 @@ def generate(
 
     The graph of the next token is built while the device computes the current token. The device
     computes the next token while the caller reads the current one. A caller may close the iterator
-    early. The cache then has the same state as if the last yielded token had ended the text. Each
-    piece refers to the logits of its step, V numbers, as long as the piece exists.
+    early. The cache then has the same state as if the last yielded token had ended the text. A
+    piece keeps the logits of its step (V numbers) in memory: drop pieces that are not needed.
 
     Args:
         model: the model.

@@ -34,8 +34,9 @@ class Scheduler:
     number of prompt tokens, so that a long prompt does not stall decoding. `divide` divides these
     tokens between the prompts.
 
-    Tenants share the engine's time as `TenantTime` describes, and seats and pages as `TenantQuotas`
-    describes. The queue order of the requests is their order of arrival, and a level of priority
+    Tenants share the engine's time as `TenantTime` describes. They share the seats (the
+    `max_running` places among the running requests) and the pages as `TenantQuotas` describes. The
+    queue order of the requests is their order of arrival, and a level of priority
     counts as `PATIENCE` arrivals. A tenant's requests are admitted in queue order, but groups of
     requests take turns. If pages run out, the last request in queue order of the tenant that uses
     most pages is preempted: it frees its pages, keeps its generated tokens, and waits again. Queue
@@ -118,7 +119,8 @@ class Scheduler:
 
         The result is the last request in queue order, without a generated token, of the tenant with
         the longest queue. It is None if fewer than `max_waiting` requests wait. Requests that will
-        take a free seat do not count, so that many requests can be added between two steps.
+        take a free seat, a place among the running requests, do not count. So many requests can be
+        added between two steps.
 
         Raises:
             EngineFullError: if no queue is longer than the queue of `tenant` will be.
