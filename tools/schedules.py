@@ -5,10 +5,10 @@ uv run tools/schedules.py 20 1000         # 20 seeds from 1000 on
 uv run tools/schedules.py 200 --hybrid    # a small Qwen3.5 with random weights
 
 Of pico, two of five schedules have a draft model. Of Qwen3.5, two of three schedules have a draft
-head, of random weights or of a model that counts, whose draft tokens are nearly always right. Every
-second schedule continues with a second engine, which loads the prefix cache of the first one. One
-of three schedules has failing steps. The tool stops and names the seed if a request gets other
-tokens than alone, or if a page, a slot or a snapshot is not freed.
+head, of random weights or of a model that counts, whose draft tokens are nearly always right. With
+--hybrid, every second schedule continues with a second engine, which loads the prefix cache of the
+first one. One of three schedules has failing steps. The tool stops and names the seed if a request
+gets other tokens than alone, or if a page, a slot or a snapshot is not freed.
 """
 
 import argparse
@@ -36,6 +36,8 @@ def main() -> None:
     parser.add_argument("first", type=int, nargs="?", default=0, help="the first seed")
     parser.add_argument("--hybrid", action="store_true", help="a model with recurrent layers")
     options = parser.parse_args()
+    if options.count < 1:
+        parser.error(f"count: expected at least 1, got {options.count}")
     with TemporaryDirectory() as folder:
         run(options.count, options.first, options.hybrid, Path(folder))
 
