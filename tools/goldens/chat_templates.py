@@ -12,6 +12,7 @@ results of transformers for texts, for conversations, and for small templates th
 feature of jinja2's environment.
 """
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from tokenizers import pre_tokenizers as pre
 from tokenizers.trainers import BpeTrainer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 PACKAGE = HERE.parents[1] / "packages" / "tinyllm-qwen"
 GOLDENS = PACKAGE / "tests" / "goldens"
 TESTING = PACKAGE / "src" / "tinyllm_qwen" / "testing"
@@ -262,6 +263,8 @@ def answers(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
 
 def main() -> None:
     """Write the tokenizers and chat_templates.json into the tests of tinyllm-qwen."""
+    description = f"Make the tokenizers and chat_templates.json in {GOLDENS}."
+    argparse.ArgumentParser(description=description).parse_args()
     goldens: dict[str, Any] = {"conversations": CONVERSATIONS}
     families = {"qwen25": CALLS, "qwen3": CALLS + THOUGHTS, "qwen35": CALLS + THOUGHTS}
     for name, added in families.items():

@@ -17,6 +17,7 @@ output of the attention alone (`CASE.attention`), and that of the whole layer (`
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from transformers import Qwen2Config, Qwen3Config
 from transformers.models.qwen2 import modeling_qwen2
 from transformers.models.qwen3 import modeling_qwen3
 
-OUT = Path(__file__).parents[2] / "packages/tinyllm-layers/tests/goldens/layers.safetensors"
+ROOT = Path(__file__).resolve().parents[2]
+OUT = ROOT / "packages/tinyllm-layers/tests/goldens/layers.safetensors"
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -64,6 +66,7 @@ def outputs(layer: torch.nn.Module, rotary: torch.nn.Module, seed: int) -> dict[
 @torch.no_grad()  # type: ignore[untyped-decorator]
 def main() -> None:
     """Write the golden file."""
+    argparse.ArgumentParser(description=f"Run layers of transformers; write {OUT}.").parse_args()
     qwen2 = Qwen2Config(**SIZES)
     qwen3 = Qwen3Config(**SIZES, head_dim=12)
     biased = Qwen3Config(**SIZES, head_dim=12, attention_bias=True)

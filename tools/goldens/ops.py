@@ -4,19 +4,22 @@
 # ///
 """Make packages/tinyllm-ops/tests/goldens/ops.safetensors: the ops, computed by PyTorch.
 
-Run by hand, from the root, after a change here: `uv run --script tools/goldens/ops.py`. The names
-of the tensors are `case.argument`, and `case.y` for the result; all are float32.
+Run by hand after a change here: `uv run --script tools/goldens/ops.py`. The names of the tensors
+are `case.argument`, and `case.y` for the result. `rope.positions` is int32, all other tensors are
+float32.
 """
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 from torch.nn import functional
 
-TARGET = Path("packages/tinyllm-ops/tests/goldens/ops.safetensors")
+ROOT = Path(__file__).resolve().parents[2]
+TARGET = ROOT / "packages/tinyllm-ops/tests/goldens/ops.safetensors"
 
 
 def rotate_half(x: torch.Tensor) -> torch.Tensor:
@@ -62,6 +65,7 @@ def attention(
 
 def main() -> None:
     """Compute every case and write the file."""
+    argparse.ArgumentParser(description=f"Compute the ops in PyTorch; write {TARGET}.").parse_args()
     torch.manual_seed(0)
     x, gate, up = torch.randn(5, 40) * 4, torch.randn(3, 40) * 4, torch.randn(3, 40)
     logits, hidden, weight = torch.randn(5, 40) * 4, torch.randn(5, 40) * 4, torch.randn(40)

@@ -10,7 +10,7 @@ Each family has a config.json, a model.safetensors in float32 and an expected.sa
 tokens (B L), logits (B L V) and the greedy continuation of the first row (64 tokens).
 """
 
-import sys
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -194,8 +194,8 @@ FAMILIES = {
         ),
     ),
 }
-# With seed 0, the second and third expert of one token have shares that differ by 8e-7, so that
-# rounding decides between them.
+# With seed 0, the second and third expert of one token have routing weights that differ by 8e-7, so
+# that rounding decides between them.
 SEEDS = {"qwen3.5-35b-a3b": 1}
 
 
@@ -223,6 +223,17 @@ def make(name: str) -> None:
     )
 
 
+def main() -> None:
+    """Write the folders of the families that are named, or of all families."""
+    parser = argparse.ArgumentParser(description="Make random models, run by transformers.")
+    parser.add_argument("families", nargs="*", metavar="FAMILY", help=f"of {', '.join(FAMILIES)}")
+    families = parser.parse_args().families
+    # Before the first file is written. `choices` would refuse an empty list.
+    if unknown := [name for name in families if name not in FAMILIES]:
+        parser.error(f"FAMILY: expected some of {', '.join(FAMILIES)}, got {', '.join(unknown)}")
+    for name in families or FAMILIES:
+        make(name)
+
+
 if __name__ == "__main__":
-    for family in sys.argv[1:] or FAMILIES:
-        make(family)
+    main()

@@ -1,5 +1,6 @@
 """Draws the pictures of docs/learn and docs/gated-delta-net.md: `uv run python tools/learn`."""
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from learn.pictures import PICTURES
 from learn.state_picture import STATE_PICTURE, draw_state_memory
 
 if __name__ == "__main__":
+    description = "Draw the pictures of docs/learn and docs/gated-delta-net.md."
+    argparse.ArgumentParser(description=description).parse_args()
     for name, draw in PICTURES.items():
         path = LEARN / "img" / f"{name}.svg"
         path.write_text(draw(), encoding="utf-8")

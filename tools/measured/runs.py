@@ -1,5 +1,6 @@
 """Writes docs/measured/runs.md, the tables of all runs: `uv run tools/measured/runs.py`."""
 
+import argparse
 import json
 import statistics
 from collections.abc import Iterator, Mapping
@@ -125,4 +126,5 @@ def _engine(document: Document) -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=f"Write {PAGE}, the tables of all runs.").parse_args()
     PAGE.write_text(render())
