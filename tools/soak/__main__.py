@@ -33,8 +33,9 @@ class Options:
 def main(options: Options) -> int:
     """Send random requests for a long time, and compare the idle server before and after.
 
-    Starts `serve`. Half of the clients disconnect before the answer is complete: in the queue,
-    during prefill, in the middle of a stream. Some clients read slowly, some send invalid requests.
+    Starts `serve`. Up to 40 percent of the clients disconnect before the answer is complete: in the
+    queue, during prefill, in the middle of a stream. Some clients read slowly, some send invalid
+    requests.
     Memory is short, so that requests wait for pages and are preempted. Exit codes: as of bench,
     and 1 if a value has grown or a request has failed.
     """

@@ -74,24 +74,27 @@ def soak(
 async def _send_requests(
     server: RunningServer, seconds: float, clients: int, seed: int, progress: Progress
 ) -> tuple[Counter[str], list[ResourceUsage]]:
-    """Send requests, and measure the server at the same time."""
-    start = time.monotonic()
+    """Send requests, and measure the server at the same time.
+
+    The first request of each kind fills caches, before all other requests and before the time is
+    counted.
+    """
     outcomes: Counter[str] = Counter()
     first = ClientRequest.of_each_kind(random.Random(seed))
     usages = [await asyncio.to_thread(ResourceUsage.of, server.url, server.pid)]
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=server.url, timeout=600, limits=limits) as connections:
 
-        async def run_client(number: int) -> None:
-            # The first request of each kind fills caches, before any other request.
-            for request in first if number == 0 else []:
+        async def send(request: ClientRequest) -> None:
+            try:
                 outcomes[await request.send(connections)] += 1
+            except httpx.HTTPError as error:
+                outcomes[str(error) or type(error).__name__] += 1
+
+        async def run_client(number: int) -> None:
             draw = random.Random(f"{seed} {number}")
             while time.monotonic() - start < seconds:
-                try:
-                    outcomes[await ClientRequest.draw(draw).send(connections)] += 1
-                except httpx.HTTPError as error:
-                    outcomes[str(error) or type(error).__name__] += 1
+                await send(ClientRequest.draw(draw))
                 await asyncio.sleep(draw.expovariate(10.0))
 
         async def measure() -> None:
@@ -100,6 +103,9 @@ async def _send_requests(
                 usages.append(await asyncio.to_thread(ResourceUsage.of, server.url, server.pid))
                 await asyncio.sleep(_INTERVAL)
 
+        for request in first:
+            await send(request)
+        start = time.monotonic()
         await asyncio.gather(measure(), *map(run_client, range(clients)))
     return outcomes, usages
 

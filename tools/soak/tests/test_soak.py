@@ -1,11 +1,13 @@
 """Soak test: a short run, and the detection of leaks."""
 
+import asyncio
 import random
 import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields, replace
 
+import httpx
 import pytest
 from soak import resource_usage, soak
 from soak.__main__ import app
@@ -66,6 +68,31 @@ def test_a_failed_request_is_reported() -> None:
     assert SoakResult(1.0, outcomes, IDLE, IDLE, IDLE).complaints == [
         "4 requests failed: Server error '500'"
     ]
+
+
+def test_the_first_request_of_each_kind_ends_before_other_requests_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events: list[str] = []
+    kinds = len(ClientRequest.of_each_kind(random.Random(0)))
+
+    async def send(self: ClientRequest, client: httpx.AsyncClient) -> str:
+        events.append("begin")
+        await asyncio.sleep(0.01)
+        events.append("end")
+        if len(events) == 2:
+            raise httpx.ConnectError("no server")
+        return "answered"
+
+    monkeypatch.setattr(ClientRequest, "send", send)
+    monkeypatch.setattr(ResourceUsage, "of", lambda *_: IDLE)
+    server = RunningServer("http://x", 1)
+    outcomes, usages = asyncio.run(soak._send_requests(server, 0.1, 4, 0, lambda _: None))
+    assert events[: 2 * kinds] == ["begin", "end"] * kinds
+    assert events[2 * kinds :][:2] == ["begin", "begin"]
+    assert outcomes["no server"] == 1
+    assert outcomes["answered"] == len(events) // 2 - 1
+    assert set(usages) == {IDLE}
 
 
 def test_memory_may_grow_by_the_slack_only() -> None:
