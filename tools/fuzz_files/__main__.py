@@ -42,6 +42,8 @@ def main(options: Options) -> int:
     unknown = set(options.target) - set(NAMES)
     if unknown:
         raise UsageError(f"--target: expected {', '.join(NAMES)}, got {', '.join(unknown)}")
+    if Path(options.keep).exists() and not Path(options.keep).is_dir():
+        raise UsageError(f"--keep: expected a folder, got the file {options.keep}")
     return max([fuzz(name, options) for name in options.target or NAMES])
 
 
@@ -66,7 +68,7 @@ def fuzz(name: str, options: Options) -> int:
         if not done.returncode:
             return 0
         kept = Path(options.keep)
-        kept.mkdir(exist_ok=True)
+        kept.mkdir(parents=True, exist_ok=True)
         for path in Path(place).iterdir():
             if path.is_file():
                 shutil.copy(path, kept / f"{name}-{path.name}")

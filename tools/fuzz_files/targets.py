@@ -1,4 +1,4 @@
-"""Readers of files from untrusted sources, as functions of one file's bytes."""
+"""Readers of files from untrusted sources, each called with a folder."""
 
 import json
 import tempfile
@@ -50,7 +50,8 @@ class Target:
 
     Attributes:
         file: the name of the file.
-        read: reads the file in a folder. It raises only CheckpointError and TemplateError.
+        read: reads the file in a folder. It raises only CheckpointError, TemplateError and
+            ChatError.
         others: the contents of other files that the reader needs, by name.
     """
 
@@ -62,8 +63,8 @@ class Target:
         """Write the file to a folder, and read it.
 
         Raises:
-            Exception: if the reader raises any other error than those of the house, or breaks a
-                promise about an accepted file.
+            Exception: if the reader raises another error, or breaks a promise about an accepted
+                file.
         """
         for name, text in self.others.items():
             (folder / name).write_bytes(text)

@@ -6,9 +6,11 @@ the file in the folder.
 """
 
 import contextlib
+import faulthandler
 import importlib
 import importlib.util
 import logging
+import math
 import random
 import sys
 import tempfile
@@ -40,7 +42,8 @@ def main(target: str, seconds: float, seed: int, folder: Path) -> None:
         from fuzz_files.targets import TARGETS, corpus
 
     reader, seeds, draw = TARGETS[target], corpus(target), random.Random(seed)
-    with tempfile.TemporaryDirectory() as place:
+    # Inside `folder`, because a process that hangs or crashes does not remove it.
+    with tempfile.TemporaryDirectory(dir=folder) as place:
 
         def check(data: bytes) -> None:
             started = time.process_time()
@@ -62,7 +65,7 @@ def main(target: str, seconds: float, seed: int, folder: Path) -> None:
             for name, data in seeds.items():
                 (found / name).write_bytes(data)
             options = {
-                "max_total_time": round(seconds),
+                "max_total_time": math.ceil(seconds),  # 0 is no limit
                 "timeout": HANG,
                 "rss_limit_mb": MEMORY_MB,
                 "max_len": 1 << 16,
@@ -79,7 +82,9 @@ def main(target: str, seconds: float, seed: int, folder: Path) -> None:
         while time.monotonic() < until:
             data = mutation(draw.choice(pool), draw, target)
             (folder / "latest").write_bytes(data)
+            faulthandler.dump_traceback_later(HANG, exit=True)
             check(data)
+            faulthandler.cancel_dump_traceback_later()
             # Not ru_maxrss: a process begins with that of the process that started it.
             assert psutil.Process().memory_info().rss < MEMORY_MB << 20
             files += 1

@@ -6,12 +6,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fuzz_files import __main__ as command
 from fuzz_files.__main__ import NAMES, app
 from fuzz_files.mutate import mutation
 from fuzz_files.targets import TARGETS, corpus
 from tinyllm_qwen.text.chat_template import ChatTemplate
 
 FILES = [(name, file) for name in TARGETS for file in corpus(name)]
+HANGING = f"""
+import sys, time
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from fuzz_files import targets, worker
+
+name, seconds, seed, folder = sys.argv[1:]
+targets.TARGETS[name] = replace(targets.TARGETS[name], read=lambda folder: time.sleep(600))
+worker.HANG = 0.5
+worker.main(name, float(seconds), int(seed), Path(folder))
+"""
 
 
 @pytest.mark.parametrize(("name", "file"), FILES)
@@ -53,6 +67,19 @@ def test_a_reader_with_a_fault_is_found(tmp_path: Path, monkeypatch: pytest.Monk
         TARGETS["template"].check(tmp_path, corpus("template")["valid-qwen3"])
 
 
+def test_a_reader_that_never_returns_is_a_finding(
+    run_tool: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, kept = tmp_path / "worker.py", tmp_path / "new" / "folder"
+    worker.write_text(HANGING)
+    monkeypatch.setattr(command, "WORKER", worker)
+    code, out, err = run_tool(app, "fuzz_files", f"--target index --keep {kept}")
+    assert (code, out) == (1, "index: unknown files, FINDING\n")
+    assert err == f"fuzz_files: index: see {kept}/index.log\n"
+    assert sorted(path.name for path in kept.iterdir()) == ["index-latest", "index.log"]
+    assert "Timeout" in (kept / "index.log").read_text()
+
+
 def test_the_command_reports_each_reader(
     run_tool: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
@@ -64,3 +91,5 @@ def test_the_command_reports_each_reader(
     assert all(line.endswith("files, no finding") for line in lines)
     code, _, err = run_tool(app, "fuzz_files", "--target nothing")
     assert (code, "--target: expected config, " in err) == (2, True)
+    code, _, err = run_tool(app, "fuzz_files", f"--keep {__file__}")
+    assert (code, "--keep: expected a folder, got the file " in err) == (2, True)
