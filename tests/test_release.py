@@ -1,5 +1,6 @@
 """Members of the workspace can be released together: versions, bounds, licenses, commands."""
 
+import os
 import re
 import sys
 import tomllib
@@ -109,6 +110,23 @@ def test_pytest_goes_on_if_nothing_is_missing(
 ) -> None:
     monkeypatch.setattr(sys, "prefix", str(ROOT / ".venv"))
     assert workspace.command([]) is None
+
+
+def test_pytest_is_started_again_once(
+    workspace: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(workspace, "command", lambda arguments: ["uv", "run", *arguments])
+    monkeypatch.setattr(workspace, "find_spec", lambda name: None)
+    monkeypatch.setattr(os, "execv", lambda file, arguments: started.append(arguments))
+    monkeypatch.setattr(sys, "argv", ["pytest", "-q"])
+    monkeypatch.setenv(workspace.RESTARTED, "")
+    workspace.restart()
+    assert started == [["uv", "run", "-q"]]
+    assert "installing the group dev" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match=r"has not installed beartype, .*: unset UV_NO_SYNC"):
+        workspace.restart()
+    assert len(started) == 1
 
 
 def test_the_release_pins_actions_and_grants_little() -> None:
