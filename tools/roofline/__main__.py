@@ -27,7 +27,9 @@ app = new_app()
 class Options:
     """Options of a roofline."""
 
-    shape: str = option("qwen3-0.6b", "NAME", "A shape of bench: pico, qwen3-0.6b, ...")
+    shape: str = option(
+        "qwen3-0.6b", "NAME", "A shape of bench without experts: pico, qwen3-0.6b, ..."
+    )
     bits: list[int] = option(
         [], "N", "Bits of random weights; may be repeated. [default: 4, 8, 16]"
     )
@@ -47,7 +49,7 @@ def main(options: Options) -> int:
     A product of few tokens is limited by reading, a product of many tokens by multiplying. The
     slower of both is the limit, the roofline.
     """
-    from roofline.kernels import Kernel, attention_kernels, product_kernels
+    from roofline.kernels import Kernel, attention_kernels, check_shape, product_kernels
     from roofline.limits import Limits, named_peaks
     from roofline.report import draw_roofline, heading, json_report, print_roofline
     from tinyllm_bench.ceilings import measure_ceilings  # imports MLX, which --help does not need
@@ -62,6 +64,7 @@ def main(options: Options) -> int:
         Settings(shape=options.shape, bits=bits, dtype=options.dtype, seconds=options.seconds)
         for bits in options.bits or (4, 8, 16)
     ]
+    check_shape(options.shape)
     check_image(options.plot)
     machine, ops = Machine.here(), Arithmetic.choose(options.ops, options.dtype).ops
     budget = min(_CEILING_SECONDS, 2 * options.seconds)

@@ -9,7 +9,10 @@ from tinyllm_bench.cases.matrices import linear_cases
 from tinyllm_bench.cases.registry import op_comparison
 from tinyllm_bench.models.model import BenchModel
 from tinyllm_bench.rounds import Result
+from tinyllm_bench.shapes import published_config
+from tinyllm_cli.messages import UsageError
 from tinyllm_ops import OpSet
+from tinyllm_qwen import QwenConfig
 
 _BATCHES = (1, 2, 4, 8, 16)  # one decoded token of each sequence
 _PROMPTS = (2, 8, 32, 128, 512)
@@ -36,6 +39,16 @@ class Kernel:
         """Time all cases."""
         for case in self.cases:
             op_comparison(case, [ops], seconds).run(self.results, [])
+
+
+def check_shape(shape: str) -> None:
+    """Check that the layers of a shape have the projection that is measured.
+
+    Raises:
+        UsageError: if there is no such shape, or its layers have experts in place of an MLP.
+    """
+    if QwenConfig.from_hf(published_config(shape)).experts is not None:
+        raise UsageError(f"--shape: expected a model without experts, got {shape}")
 
 
 def product_kernels(model: BenchModel) -> list[Kernel]:

@@ -76,6 +76,7 @@ def test_the_table_names_what_was_measured(run: Run) -> None:
     ("options", "says"),
     [
         ("--shape gpt", "--shape: expected one of pico, qwen3-0.6b"),
+        ("--shape qwen3-30b-a3b", "--shape: expected a model without experts, got qwen3-30b-a3b"),
         ("--bits 7", "--bits"),
         ("--bits 16 --dtype float32", "--dtype: expected a type of 16 bits"),
         ("--dtype int8", "--dtype: expected one of auto, float32, float16, bfloat16, got int8"),
