@@ -56,6 +56,8 @@ def main() -> None:
 def packed_format(mode: str, bits: int | None, group_size: int | None) -> PackedFormat | None:
     """Return the format that the options name, or None for no quantization."""
     if mode == "affine":
+        if bits is None and group_size is not None:
+            raise ValueError("--group-size: expected --bits, or a --mode of floats, got neither")
         return None if bits is None else PackedFormat(group_size=group_size or 64, bits=bits)
     groups, width = FLOAT_GROUPS[mode]
     if bits not in (None, width) or group_size not in (None, groups):
