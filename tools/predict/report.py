@@ -42,6 +42,7 @@ def print_predictions(model: ModelSpec, given: Assumptions, found: Predictions) 
             console.print(_token_table(kind, found[chosen[0]]))
     console.print()
     console.print(_speed_table(found))
+    console.print("2 ranks are faster than 1 if a hop takes less than the limit for 2 ranks.")
 
 
 def json_report(model: ModelSpec, given: Assumptions, found: Predictions) -> str:
@@ -85,7 +86,7 @@ def draw_predictions(title: Sequence[str], found: Predictions, path: Path) -> No
     speeds.plot(ranks, bound, color="black", linewidth=0.8, label="without waiting")
     computing = [each.computing * 1e3 for each in one[1:]]
     waits.plot(ranks[1:], computing, color="black", linewidth=0.8, label="computing")
-    for axes, name in ((speeds, "tokens/s; a ring marks the fastest"), (waits, "waiting, ms")):
+    for axes, name in ((speeds, "tokens/s; a circle marks the fastest"), (waits, "waiting, ms")):
         axes.set_title(name, fontsize=9)
         axes.set_xlabel("ranks", fontsize=8)
         axes.set_xticks(ranks)
@@ -149,7 +150,10 @@ def _speed_table(found: Predictions) -> Table:
     best = [fastest(chosen) for chosen in found.values()]
     table.add_row("fastest with", *map(_ranks, best))
     table.add_row("a hop takes", *(duration(link.latency) for link in found))
-    table.add_row("two pay below", *(_limit(link, chosen) for link, chosen in found.items()))
+    table.add_row(
+        "limit for 2 ranks",
+        *(_limit(link, chosen) for link, chosen in found.items()),
+    )
     return table
 
 

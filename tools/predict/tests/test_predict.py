@@ -169,7 +169,7 @@ def test_the_command_prints_tables(run: Run, tmp_path: Path) -> None:
     image = tmp_path / "out.png"
     code, out, err = run(f"--shape pico --ranks 5 --read 40 --plot {image}")
     assert code == 0
-    for name in (*LINKS, "hops", "on the wire", "fastest with", "3 ranks"):
+    for name in (*LINKS, "hops", "on the wire", "fastest with", "limit for 2 ranks", "3 ranks"):
         assert name in out
     assert "5 ranks" not in out
     assert err.startswith("predict: 5 ranks: group: 2 query heads")
