@@ -96,3 +96,30 @@ def test_a_fault_is_named(tmp_path: Path) -> None:
     fault = r"a\.toml: rope: 1 different phrasings, expected at least 12"
     with pytest.raises(ValueError, match=fault):
         corpus.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("table", "fault"),
+    [
+        ('id = "rope"\nask = ["what?"]\nanswer = 7', r"\(rope\): answer: expected a text, got 7"),
+        ('id = "rope"\nask = ["what?"]', r"\(rope\): answer: expected a text, got nothing"),
+        (
+            'id = "rope"\nask = "what?"\nanswer = "x"',
+            r"ask: expected a list of texts, got 'what\?'",
+        ),
+        ('id = "rope"\nask = ["x"]\nheld = [1]\nanswer = "x"', r"held: expected a list of texts"),
+        ('ask = ["x"]\nanswer = "x"', r"entry 1 \(no id\): id: expected a text, got nothing"),
+        ('id = "rope"\nask = []\nanswer = "x"', r"rope: 0 different phrasings"),
+        ('id = "rope"\nask = ["x"]\nanswer = "x"\nfollow = "y"', r"follow: expected tables"),
+    ],
+)
+def test_a_malformed_entry_is_named(tmp_path: Path, table: str, fault: str) -> None:
+    (tmp_path / "a.toml").write_text(f"[[entry]]\n{table}\n")
+    with pytest.raises(ValueError, match=fault):
+        corpus.read(tmp_path)
+
+
+def test_a_single_table_is_a_named_fault(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('[entry]\nid = "rope"\n')
+    with pytest.raises(ValueError, match=r"a\.toml: entry: expected tables \[\[entry\]\]"):
+        corpus.read(tmp_path)

@@ -25,9 +25,9 @@ class Answer:
     """One answer and the ways of asking for it.
 
     Attributes:
-        ask: those that are trained on.
-        held: those that are not.
-        answer: what pico should say.
+        ask: the phrasings to train on.
+        held: the phrasings that are held out of training.
+        answer: the text that pico should answer.
     """
 
     ask: tuple[str, ...]
@@ -37,12 +37,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Entry(Answer):
-    """A question of substance and its follow-ups.
+    """A question that is understood alone, and its follow-ups.
 
     Attributes:
         id: its name, unique in the corpus.
         file: the name of its file, without the suffix.
-        follow: what may be asked right after it.
+        follow: the questions that may be asked right after it.
     """
 
     id: str
@@ -55,11 +55,11 @@ class Question:
     """A phrasing held out of training.
 
     Attributes:
-        file: that of its entry.
-        id: that of its entry, with a plus sign if it is a follow-up.
+        file: the file of its entry.
+        id: the id of its entry, with a plus sign if it is a follow-up.
         before: the turns before it, as (user text, answer); none unless it is a follow-up.
         ask: the phrasing.
-        answer: what pico should say, word for word.
+        answer: the text that pico should answer, word for word.
     """
 
     file: str
@@ -70,15 +70,16 @@ class Question:
 
 
 def normal(text: str) -> str:
-    """The form in which two phrasings count as one: words and digits in lower case.
+    """Return the normal form of a phrasing: its words and digits in lower case.
 
-    `/command` and `--flag` keep their marks, since /stop and stop are asked about apart.
+    Phrasings of the same normal form count as one. `/command` and `--flag` keep their marks,
+    because /stop and stop are different subjects.
     """
     return " ".join(re.findall(r"(?:(?<!\S)(?:--|/))?[^\W_]+", text.lower()))
 
 
 def read(folder: Path) -> list[Entry]:
-    """All entries of the TOML files in `folder`, in the order of the files' names.
+    """Return all entries of the TOML files in `folder`, in the order of the files' names.
 
     Raises:
         ValueError: naming every fault found, such as an id used twice, too few phrasings, or a
@@ -91,16 +92,16 @@ def read(folder: Path) -> list[Entry]:
     entries: list[Entry] = []
     for path in files:
         try:
-            tables = tomllib.loads(path.read_text("utf-8")).get("entry", [])
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            tables = _tables(tomllib.loads(path.read_text("utf-8")), "entry")
+        except ValueError as error:  # also of TOML and of UTF-8
             faults.append(f"{path.name}: {error}")
             continue
         for number, table in enumerate(tables, 1):
             try:
                 entries.append(_entry(table, path.stem))
-            except (KeyError, TypeError) as error:
+            except ValueError as error:
                 where = f"{path.name}: entry {number} ({table.get('id', 'no id')})"
-                faults.append(f"{where}: missing or malformed {error}")
+                faults.append(f"{where}: {error}")
     faults += _faults(entries)
     if faults:
         raise ValueError("the corpus has faults:\n  " + "\n  ".join(faults))
@@ -122,7 +123,7 @@ def questions(entries: list[Entry]) -> list[Question]:
 
 
 def texts(entries: list[Entry]) -> Iterator[str]:
-    """Every answer, and every phrasing that is trained on."""
+    """Yield every answer and every phrasing to train on."""
     for entry in entries:
         for part in (entry, *entry.follow):
             yield from part.ask
@@ -130,18 +131,44 @@ def texts(entries: list[Entry]) -> Iterator[str]:
 
 
 def fingerprint(entries: list[Entry]) -> str:
-    """A short hash of the corpus, so that a run is resumed on the corpus it was started on."""
+    """Return a short hash of the corpus. A run is resumed only on the corpus that it began with."""
     return hashlib.sha256(repr(entries).encode()).hexdigest()[:16]
 
 
 def _answer(table: dict[str, Any]) -> Answer:
-    return Answer(tuple(table["ask"]), tuple(table.get("held", [])), table["answer"].strip())
+    held = _texts(table, "held") if "held" in table else ()
+    return Answer(_texts(table, "ask"), held, _text(table, "answer").strip())
 
 
 def _entry(table: dict[str, Any], file: str) -> Entry:
     own = _answer(table)
-    follow = tuple(_answer(part) for part in table.get("follow", []))
-    return Entry(own.ask, own.held, own.answer, table["id"], file, follow)
+    follow = tuple(_answer(part) for part in _tables(table, "follow"))
+    return Entry(own.ask, own.held, own.answer, _text(table, "id"), file, follow)
+
+
+def _tables(table: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    found = table.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise ValueError(f"{name}: expected tables [[{name}]], got {found!r}")
+    return found
+
+
+def _texts(table: dict[str, Any], name: str) -> tuple[str, ...]:
+    found = table.get(name)
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise ValueError(f"{name}: expected a list of texts, got {_shown(found)}")
+    return tuple(found)
+
+
+def _text(table: dict[str, Any], name: str) -> str:
+    found = table.get(name)
+    if not isinstance(found, str):
+        raise ValueError(f"{name}: expected a text, got {_shown(found)}")
+    return found
+
+
+def _shown(value: object) -> str:
+    return "nothing" if value is None else repr(value)
 
 
 def _faults(entries: list[Entry]) -> Iterator[str]:
@@ -159,7 +186,7 @@ def _faults(entries: list[Entry]) -> Iterator[str]:
             if different < least:
                 yield (
                     f"{where}: {different} different phrasings, expected at least {least} "
-                    f"({part.ask[0]!r} ...)"
+                    f"({' '.join(part.ask[:1])!r} ...)"
                 )
             if not part.answer or not all(ask.strip() for ask in (*part.ask, *part.held)):
                 yield f"{where}: an empty phrasing or answer"
