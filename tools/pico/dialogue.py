@@ -34,10 +34,10 @@ class Dialogue:
 
     def messages(self) -> list[dict[str, str]]:
         """Return the dialogue as chat messages."""
-        said = [{"role": "system", "content": self.system}] if self.system else []
+        messages = [{"role": "system", "content": self.system}] if self.system else []
         for ask, answer in self.turns:
-            said += [{"role": "user", "content": ask}, {"role": "assistant", "content": answer}]
-        return said
+            messages += [{"role": "user", "content": ask}, {"role": "assistant", "content": answer}]
+        return messages
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,9 @@ class Source:
         """Return the dialogues of epoch `number`: every phrasing and follow-up is asked once.
 
         Most are a single turn, or an entry and its follow-up; some join two or three unrelated
-        ones, so that a later question is answered as well as the first. No variation gives a
-        phrasing whose normal form is held out.
+        ones, so that a later question is answered as well as the first. No question outside the
+        subject and no variation of a phrasing has a normal form that is held out. A follow-up may
+        have the words of a follow-up that is held out after another entry.
         """
         rng = random.Random(f"{self.seed} epoch {number}")
         held = {normal(question.ask) for question in questions(self.entries)}
@@ -85,11 +86,16 @@ def _blocks(
         asked = vary(ask, rng)
         return (ask if normal(asked) in held else asked), part.answer
 
+    def draw_outside() -> str:
+        while normal(ask := source.outside(rng)) in held:
+            pass
+        return ask
+
     blocks: list[tuple[tuple[str, str], ...]] = []
     for entry in source.entries:
         blocks += [(turn(entry, ask),) for ask in entry.ask]
         if entry.id == OUTSIDE:
-            blocks += [(turn(entry, source.outside(rng)),) for _ in range(DRAWN)]
+            blocks += [(turn(entry, draw_outside()),) for _ in range(DRAWN)]
         for follow in entry.follow:
             for ask in follow.ask:
                 block = [turn(entry, rng.choice(entry.ask))]
