@@ -27,6 +27,7 @@ wheels: `uv run --find-links WHEELS tools/pico/make.py`.
 
 import argparse
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -95,7 +96,12 @@ def arguments() -> argparse.Namespace:
         action="store_true",
         help="compile the loss first: some minutes, then 1.5 times the speed; needs a compiler",
     )
-    return parser.parse_args()
+    args = parser.parse_args()
+    for name in ("tokens", "minutes", "batch", "threads"):
+        value = getattr(args, name)
+        if value is not None and not 0 < value < math.inf:  # false for NaN, too
+            parser.error(f"--{name}: expected a finite number above 0, got {value}")
+    return args
 
 
 def make(args: argparse.Namespace) -> None:
@@ -104,7 +110,7 @@ def make(args: argparse.Namespace) -> None:
     Raises:
         ValueError: the corpus has faults, the folder of state is another run's, or a check failed.
     """
-    if args.threads:
+    if args.threads is not None:
         torch.set_num_threads(args.threads)
     args.work.mkdir(parents=True, exist_ok=True)
     quantization.check()
@@ -112,8 +118,9 @@ def make(args: argparse.Namespace) -> None:
     held = corpus.questions(entries)
     source = dialogue.Source(entries, outside.read(HERE / "corpus" / "outside.words"), args.seed)
     folder = args.work / "tokenizer"
-    known = (folder / "tokenizer.json").exists()  # True if a run is resumed
-    chat = tokens.ChatTokens(folder) if known else tokens.train(corpus.texts(entries), folder)
+    # A run that ended before its first state may have left the tokenizer of another corpus.
+    resumed = (args.work / "state.pt").exists()
+    chat = tokens.ChatTokens(folder) if resumed else tokens.train(corpus.texts(entries), folder)
     dialogues = source.epoch(0)
     chat.check(dialogues[:200])
     phrasings = sum(len(entry.ask) + len(entry.held) for entry in entries)
@@ -124,7 +131,7 @@ def make(args: argparse.Namespace) -> None:
         flush=True,
     )
 
-    recipe = TrainingConfig(
+    config = TrainingConfig(
         seed=args.seed,
         batch_tokens=args.batch,
         optimizer=args.optimizer,
@@ -132,7 +139,7 @@ def make(args: argparse.Namespace) -> None:
         family=args.family,
         compiled=args.compile,
     )
-    run = Run(source, held, chat, recipe, Schedule(args.tokens, args.minutes), args.work)
+    run = Run(source, held, chat, config, Schedule(args.tokens, args.minutes), args.work)
     model = run.train()
     model.save_pretrained(args.work / "float32")
 
@@ -180,16 +187,16 @@ def plot(log: Path, image: Path) -> None:
     axes.grid(alpha=0.3, which="both")
     # Shade from the last line without quantization on: a run whose budget was raised may have left
     # the quantized part and entered it again.
-    plain = [place for place, line in zip(millions, lines, strict=True) if not line["quantized"]]
+    plain = [tokens for tokens, line in zip(millions, lines, strict=True) if not line["quantized"]]
     if plain and plain[-1] < millions[-1]:
         axes.axvspan(plain[-1], millions[-1], alpha=0.12, color="tab:gray", label="4-bit weights")
         axes.legend(loc="center right")
     tested = [line for line in lines if "recall" in line]
     if tested:
-        places = [line["tokens"] / 1e6 for line in tested]
+        tested_millions = [line["tokens"] / 1e6 for line in tested]
         percents = [100 * line["recall"] for line in tested]
         right = axes.twinx()
-        right.plot(places, percents, "o-", color="tab:orange", markersize=3)
+        right.plot(tested_millions, percents, "o-", color="tab:orange", markersize=3)
         right.set(ylabel="recall on held-out phrasings, percent", ylim=(0, 100))
     figure.savefig(image, dpi=120)
 

@@ -21,16 +21,13 @@ class Optimizer:
     from features to features. The rows of an embedding are tokens, so AdamW updates the embedding.
     """
 
-    def __init__(
-        self, named: dict[str, Tensor], name: str, embedding: str, rate: float | None = None
-    ) -> None:
+    def __init__(self, named: dict[str, Tensor], name: str, embedding: str) -> None:
         """Make an optimizer that has taken no step.
 
         Args:
             named: the parameters by name.
             name: "muon" or "adamw".
             embedding: the name of the embedding, a matrix that Muon is not for.
-            rate: the highest learning rate of the optimizer `name`; None for the rate in `RATES`.
 
         Raises:
             ValueError: `name` is neither.
@@ -45,7 +42,7 @@ class Optimizer:
         }
         adamw = torch.optim.AdamW(
             [parameter for key, parameter in named.items() if key not in matrices],
-            lr=RATES["adamw"] if matrices else rate or RATES["adamw"],
+            lr=RATES["adamw"],
             betas=(0.9, 0.98),
             weight_decay=0.01,
             fused=True,
@@ -53,7 +50,7 @@ class Optimizer:
         self.parts: list[torch.optim.Optimizer] = [adamw]
         if matrices:
             muon = torch.optim.Muon(
-                matrices.values(), lr=rate or RATES["muon"], weight_decay=0.01, momentum=0.95
+                matrices.values(), lr=RATES["muon"], weight_decay=0.01, momentum=0.95
             )
             self.parts.append(muon)
         self.rates = [part.param_groups[0]["lr"] for part in self.parts]

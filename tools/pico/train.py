@@ -31,7 +31,6 @@ class TrainingConfig:
     seed: int = 0
     batch_tokens: int = 4096
     optimizer: str = "muon"
-    rate: float | None = None
     bfloat16: bool = True
     family: str = network.FAMILIES[0]
     compiled: bool = False
@@ -59,7 +58,7 @@ class Run:
         source: dialogue.Source,
         held: list[Question],
         tokens: ChatTokens,
-        recipe: TrainingConfig,
+        config: TrainingConfig,
         schedule: Schedule,
         work: Path,
     ) -> None:
@@ -69,35 +68,34 @@ class Run:
             source: generator of the dialogues to train on.
             held: phrasings that are not trained on; the recall is measured on a sample of them.
             tokens: the tokenizer.
-            recipe: the settings.
+            config: the settings.
             schedule: the budget.
             work: an existing folder.
 
         Raises:
-            ValueError: the state in `work` is of another recipe or corpus.
+            ValueError: the state in `work` is of other settings or another corpus.
         """
         self.source = source
         self.tokens = tokens
-        self.recipe = recipe
+        self.config = config
         self.schedule = schedule
         self.work = work
-        sample = random.Random(recipe.seed).sample(held, min(TESTED, len(held)))
+        sample = random.Random(config.seed).sample(held, min(TESTED, len(held)))
         self.held = [encode(question, tokens) for question in sample]
         self.model = network.build(
-            recipe.family,
+            config.family,
             tokens.size,
             tokens.end,  # type: ignore[arg-type]
             tokens.pad,  # type: ignore[arg-type]
-            recipe.seed,
+            config.seed,
         )
         self.optimizer = Optimizer(
             network.named(self.model),
-            recipe.optimizer,
+            config.optimizer,
             network.EMBEDDING,
-            recipe.rate,
         )
         self.loss = network.loss
-        if recipe.compiled:
+        if config.compiled:
             self.loss = torch.compile(network.loss, dynamic=True)
         self.position = Position()
         self.console = Console()
@@ -116,7 +114,7 @@ class Run:
                 break
             self.model.train()
             weights = network.parameters(self.model, quantized(progress))
-            loss = self.loss(self.model, weights, batch, self.recipe.bfloat16)
+            loss = self.loss(self.model, weights, batch, self.config.bfloat16)
             loss.backward()
             norm = self.optimizer.step(rate(progress))
             losses.append(loss.item())
@@ -139,9 +137,9 @@ class Run:
         """Yield the batches from the position on, without end."""
         while True:
             dialogues = self.source.epoch(self.position.epoch)
-            rng = random.Random(f"{self.recipe.seed} batches {self.position.epoch}")
+            rng = random.Random(f"{self.config.seed} batches {self.position.epoch}")
             rows = [cut(self.tokens.encode(each), rng) for each in dialogues]
-            batches = bucketed(rows, self.tokens.pad, self.recipe.batch_tokens, rng)  # type: ignore[arg-type]
+            batches = bucketed(rows, self.tokens.pad, self.config.batch_tokens, rng)  # type: ignore[arg-type]
             yield from batches[self.position.index :]
             self.position.epoch += 1
             self.position.index = 0
@@ -175,7 +173,7 @@ class Run:
 
     def _identity(self) -> dict[str, Any]:
         """Return the settings that a state on disk and the run that resumes it must share."""
-        return {"recipe": asdict(self.recipe), "corpus": fingerprint(self.source.entries)}
+        return {"config": asdict(self.config), "corpus": fingerprint(self.source.entries)}
 
     def _save(self) -> None:
         """Write the state beside the old one, then over it: an interrupted write loses nothing."""
