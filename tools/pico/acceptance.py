@@ -24,32 +24,33 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=100, help="default: 100")
     parser.add_argument("--ops", default="cpu", help="default: cpu")
     options = parser.parse_args()
+    if options.questions < 1:
+        parser.error(f"--questions: expected at least 1, got {options.questions}")
     model, tokenizer = load(options.checkpoint, ops=opset(options.ops), draft_head=True)
     held = corpus.questions(corpus.read(Path(__file__).parent / "corpus"))
-    asked = [question for question in held if not question.before]
-    prompts = [
-        tokenizer.apply_chat_template([{"role": "user", "content": question.ask}])
-        for question in asked[:: max(1, len(asked) // options.questions)]
-    ]
+    alone = [question for question in held if not question.before]
+    count = min(options.questions, len(alone))
+    asked = [alone[i * len(alone) // count].ask for i in range(count)]  # of all files
+    prompts = [tokenizer.apply_chat_template([{"role": "user", "content": ask}]) for ask in asked]
     print("| drafts a step | drafted | accepted | tokens/s |")
     print("|---:|---:|---:|---:|")
     plain: list[list[int]] = []
-    for count in COUNTS:
+    for drafts in COUNTS:
         start = time.perf_counter()
         answers: list[list[Piece]] = [
-            list(generate(model, tokenizer, prompt, speculation=count)) for prompt in prompts
+            list(generate(model, tokenizer, prompt, speculation=drafts)) for prompt in prompts
         ]
         seconds = time.perf_counter() - start
         tokens = [[piece.token for piece in answer] for answer in answers]
         plain = plain or tokens
         if tokens != plain:
-            raise SystemExit(f"{count} drafts: the answers differ")
+            raise SystemExit(f"{drafts} drafts: the answers differ")
         last = [answer[-1].stats for answer in answers]
         drafted = sum(stats.draft_tokens for stats in last)
         accepted = sum(stats.accepted_tokens for stats in last)
         share = f"{accepted / drafted:.0%}" if drafted else ""
         speed = sum(map(len, tokens)) / seconds
-        print(f"| {count} | {drafted} | {share} | {speed:.0f} |", flush=True)
+        print(f"| {drafts} | {drafted} | {share} | {speed:.0f} |", flush=True)
 
 
 if __name__ == "__main__":
