@@ -23,23 +23,23 @@ class Batch:
 
     Attributes:
         ids: token ids, B L.
-        places: N flat indices into B L. The logits at a place should predict the token after it.
+        positions: N flat indices into B L. The logits at a position should predict the next token.
         targets: the N tokens to predict.
         weights: the weights of the N tokens in the loss.
         tokens: tokens that are not padding.
     """
 
     ids: Tensor
-    places: Tensor
+    positions: Tensor
     targets: Tensor
     weights: Tensor
     tokens: int
 
 
-def last_answer(said: list[bool]) -> int:
+def last_answer(is_target: list[bool]) -> int:
     """Return the position at which the last answer of a row begins."""
-    first = len(said) - said[::-1].index(True)
-    while first and said[first - 1]:
+    first = len(is_target) - is_target[::-1].index(True)
+    while first and is_target[first - 1]:
         first -= 1
     return first
 
@@ -50,11 +50,11 @@ def cut(row: Encoded, rng: random.Random) -> Encoded:
     Choosing an answer takes more training than reciting it, and a row that ends once the choice
     is made costs half.
     """
-    ids, said = row
+    ids, is_target = row
     if rng.random() >= CUT_SHARE:
         return row
-    end = last_answer(said) + rng.randint(OPENING + 1, 3 * OPENING)
-    return ids[:end], said[:end]
+    end = last_answer(is_target) + rng.randint(OPENING + 1, 3 * OPENING)
+    return ids[:end], is_target[:end]
 
 
 def padded(length: int) -> int:
@@ -66,19 +66,19 @@ def batch(rows: Sequence[Encoded], pad: int) -> Batch:
     """Return one batch of `rows`, padded with the id `pad`."""
     length = padded(max(len(ids) for ids, _ in rows))
     ids = torch.full((len(rows), length), pad, dtype=torch.long)
-    said = torch.zeros((len(rows), length), dtype=torch.bool)
+    is_target = torch.zeros((len(rows), length), dtype=torch.bool)
     for row, (tokens, flags) in enumerate(rows):
         ids[row, : len(tokens)] = torch.tensor(tokens)
-        said[row, : len(flags)] = torch.tensor(flags)
+        is_target[row, : len(flags)] = torch.tensor(flags)
     column = torch.arange(length).expand_as(ids)
-    age = column - torch.where(said, -1, column).cummax(dim=1).values  # 1 at an answer's first
+    age = column - torch.where(is_target, -1, column).cummax(dim=1).values  # 1 at an answer's first
     weight = torch.where(age <= OPENING, OPENING_WEIGHT, 1.0)
-    # Place j predicts token j + 1. A row begins with a role mark, which the model never generates,
-    # so the roll carries nothing from a row's beginning to its end.
-    places = said.roll(-1, dims=1).flatten().nonzero().squeeze(1)
-    said_at = places + 1
+    # Position j predicts token j + 1. A row begins with a role mark, which the model never
+    # generates, so the roll carries nothing from a row's first token to its end.
+    positions = is_target.roll(-1, dims=1).flatten().nonzero().squeeze(1)
+    targets_at = positions + 1
     count = sum(len(tokens) for tokens, _ in rows)
-    return Batch(ids, places, ids.flatten()[said_at], weight.flatten()[said_at], count)
+    return Batch(ids, positions, ids.flatten()[targets_at], weight.flatten()[targets_at], count)
 
 
 def bucketed(

@@ -165,25 +165,25 @@ def draft_states(
     """
     following = ids.roll(-1, dims=1)
     embedded = weights[EMBEDDING][following]
-    places = torch.arange(ids.shape[1])[None]
-    positions = model.model.rotary_emb(hidden, places[None])
+    positions = torch.arange(ids.shape[1])[None]
+    angles = model.model.rotary_emb(hidden, positions[None])
     own = {
         name.removeprefix(DRAFT_HEAD): weight
         for name, weight in weights.items()
         if name.startswith(DRAFT_HEAD)
     }
     mask = _causal(ids.shape[1])
-    states: Tensor = functional_call(model.mtp, own, (embedded, hidden, positions, mask))
+    states: Tensor = functional_call(model.mtp, own, (embedded, hidden, angles, mask))
     return states
 
 
 def logits(model: Model, weights: dict[str, Tensor], batch: Batch) -> Tensor:
     """Return the logits (N V) at the N positions of `batch` that predict a token of an answer.
 
-    The head is not computed for the other places.
+    The head is not computed for the other positions.
     """
     hidden = hidden_states(model, weights, batch.ids)
-    return linear(hidden.flatten(0, 1)[batch.places], weights[EMBEDDING])
+    return linear(hidden.flatten(0, 1)[batch.positions], weights[EMBEDDING])
 
 
 def loss(model: Model, weights: dict[str, Tensor], batch: Batch, bfloat16: bool) -> Tensor:
@@ -193,13 +193,13 @@ def loss(model: Model, weights: dict[str, Tensor], batch: Batch, bfloat16: bool)
     """
     with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
         hidden = hidden_states(model, weights, batch.ids)
-        scores = linear(hidden.flatten(0, 1)[batch.places], weights[EMBEDDING])
+        scores = linear(hidden.flatten(0, 1)[batch.positions], weights[EMBEDDING])
         drafts = None
         if isinstance(model, Qwen3_5ForCausalLM):
             states = draft_states(model, weights, batch.ids, hidden)
-            drafts = linear(states.flatten(0, 1)[batch.places - 1], weights[EMBEDDING])
+            drafts = linear(states.flatten(0, 1)[batch.positions - 1], weights[EMBEDDING])
     total = _mean(scores, batch)
-    # The token at place p + 1 is predicted at p, and drafted at p - 1.
+    # The token at position p + 1 is predicted at p, and drafted at p - 1.
     return total if drafts is None else total + DRAFT_WEIGHT * _mean(drafts, batch)
 
 

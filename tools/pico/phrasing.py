@@ -82,7 +82,7 @@ DROPPABLE = frozenset((
     "the", "a", "an", "is", "are", "do", "does", "of", "in", "to", "it", "this", "that", "i",
     "me", "you",
 ))  # fmt: skip
-NEIGHBOURS = {
+NEIGHBORS = {
     "q": "wa", "w": "qes", "e": "wrd", "r": "etf", "t": "ryg", "y": "tuh", "u": "yij", "i": "uok",
     "o": "ipl", "p": "ol", "a": "sqz", "s": "adw", "d": "sfe", "f": "dgr", "g": "fht", "h": "gjy",
     "j": "hku", "k": "jli", "l": "ko", "z": "xa", "x": "zcs", "c": "xvd", "v": "cbf", "b": "vng",
@@ -165,4 +165,4 @@ def _typo(word: str, rng: random.Random) -> str:
     if kind == 3:  # one is there twice
         return word[:at] + word[at] + word[at:]
     key = word[at].lower()  # the key beside it
-    return word[:at] + rng.choice(NEIGHBOURS.get(key, string.ascii_lowercase)) + word[at + 1 :]
+    return word[:at] + rng.choice(NEIGHBORS.get(key, string.ascii_lowercase)) + word[at + 1 :]

@@ -1,8 +1,8 @@
 """Recall: how many held-out phrasings get their answer word for word under greedy decoding.
 
 Greedy decoding gives exactly the answer if and only if, with the answer so far as context, its
-next token is the likeliest at every place up to `<|im_end|>`. So one forward pass judges a
-question, and only the misses are decoded, to show what was said.
+next token is the most likely at every position up to `<|im_end|>`. So one forward pass judges a
+question, and only the misses are decoded, to show the answers of pico.
 """
 
 from collections import Counter
@@ -22,9 +22,9 @@ ROWS = 64  # questions judged or decoded at once
 
 def encode(question: Question, tokens: ChatTokens) -> Encoded:
     """Return the ids of the question with its answer; only the last answer is a target."""
-    ids, said = tokens.encode(Dialogue((*question.before, (question.ask, question.answer))))
-    first = last_answer(said)
-    return ids, [flag and place >= first for place, flag in enumerate(said)]
+    ids, is_target = tokens.encode(Dialogue((*question.before, (question.ask, question.answer))))
+    first = last_answer(is_target)
+    return ids, [flag and position >= first for position, flag in enumerate(is_target)]
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
@@ -42,7 +42,7 @@ def correct(
         chosen = order[at : at + ROWS]
         group = batch([rows[index] for index in chosen], pad)
         hits = network.logits(model, weights, group).argmax(-1) == group.targets  # N
-        owners = group.places // group.ids.shape[1]  # N, the row of each place
+        owners = group.positions // group.ids.shape[1]  # N, the row of each position
         wrong = set(owners[~hits].tolist())
         for row, index in enumerate(chosen):
             right[index] = row not in wrong
@@ -59,8 +59,8 @@ def say(
     for at in range(0, len(questions), ROWS):
         prompts = []
         for question in questions[at : at + ROWS]:
-            ids, said = encode(question, tokens)
-            prompts.append(ids[: said.index(True)])
+            ids, is_target = encode(question, tokens)
+            prompts.append(ids[: is_target.index(True)])
         longest = max(map(len, prompts))
         ids = torch.full((len(prompts), longest), tokens.pad)  # padded on the left, for generate
         mask = torch.zeros_like(ids)
@@ -120,11 +120,11 @@ def measure(
 def table(before: dict[str, Any], after: dict[str, Any]) -> str:
     """Return the two measurements as a Markdown table, and the worst entries in 4 bits."""
 
-    def place(name: str) -> tuple[bool, bool, str]:
+    def order_of(name: str) -> tuple[bool, bool, str]:
         return name == "total", name in (OUTSIDE, "follow-ups"), name  # files first, the total last
 
     lines = ["| questions | asked | float32 | 4-bit |", "|---|---:|---:|---:|"]
-    for name in sorted(before["groups"], key=place):
+    for name in sorted(before["groups"], key=order_of):
         asked, first = before["groups"][name]["asked"], before["groups"][name]["recall"]
         second = after["groups"][name]["recall"]
         lines.append(f"| {name} | {asked} | {first:.1%} | {second:.1%} |")

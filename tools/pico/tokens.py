@@ -116,13 +116,14 @@ class ChatTokens:
         that an answer is encoded only once. `check` compares the result with the template.
         """
         ids: list[int] = []
-        said: list[bool] = []
+        is_target: list[bool] = []
         for message in dialogue.messages():
+            generated = message["role"] == "assistant"
             head = [self.start, *self._ids(message["role"] + "\n")]
             body = [*self._ids(message["content"].strip()), self.end]
             ids += head + body + self._ids("\n")  # type: ignore[arg-type]
-            said += [False] * len(head) + [message["role"] == "assistant"] * len(body) + [False]
-        return ids, said
+            is_target += [False] * len(head) + [generated] * len(body) + [False]
+        return ids, is_target
 
     def check(self, dialogues: Iterable[Dialogue]) -> None:
         """Compare `encode` with the ids of the text that the chat template renders.
