@@ -66,9 +66,9 @@ class ConvChannels {
     for (int64_t token = first; token < last; ++token) {
       const Floats x3 = load_as_floats(input(token) + c);
       Floats sum = x0 * tap0;
-      sum = x1 * tap1 + sum;
-      sum = x2 * tap2 + sum;
-      sum = x3 * tap3 + sum;
+      sum = multiply_add(x1, tap1, sum);
+      sum = multiply_add(x2, tap2, sum);
+      sum = multiply_add(x3, tap3, sum);
       store_floats(y + (token - first) * stride, silu(sum));
       x0 = x1, x1 = x2, x2 = x3;
     }
@@ -78,7 +78,8 @@ class ConvChannels {
     for (int64_t token = first; token < last; ++token) {
       Floats sum = splat(-0.0f);
       for (int64_t j = 0; j < t_.width; ++j) {
-        sum = load_as_floats(input(token - (t_.width - 1) + j) + c) * load(taps(j) + c) + sum;
+        const Floats x = load_as_floats(input(token - (t_.width - 1) + j) + c);
+        sum = multiply_add(x, load(taps(j) + c), sum);
       }
       store_floats(y + (token - first) * stride, silu(sum));
     }
