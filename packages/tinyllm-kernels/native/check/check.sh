@@ -42,17 +42,32 @@ linking=(-pthread -Wl,--wrap=aligned_alloc)
 # not end with a space: `xargs` would append the next one.
 on_all_cores() { xargs -P "$(nproc)" -L 1 env; }
 
+compiler=${CXX:-g++}
+host=$(uname -m)
+
+# The instruction sets that are not checked, but for the fastest one of this machine, which the
+# kernels choose.
+left_out="x86_64:avxvnni x86_64:avx512 x86_64:avx512vnni x86_64:portable aarch64:neon aarch64:portable"
+# Those that this machine cannot run.
+grep -qw avx512_bf16 /proc/cpuinfo || left_out+=" x86_64:amx x86_64:avx512bf16"
+[ "${TINYLLM_TEST_ISAS:-}" != all ] || left_out=
+"$compiler" "${common[@]}" dispatch/{print_fastest,dispatch}.cpp -o "$scratch/print_fastest"
+fastest=$("$scratch/print_fastest")
+is_left_out() { [ "$2" != "$fastest" ] && [[ " $left_out " == *" $1:$2 "* ]]; }
+
 # The instruction sets of an architecture, one a line: name, then flags. `instruction_sets` lists the
 # checked ones, `instruction_sets_left_out` the others.
-left_out='^(x86_64 avxvnni|x86_64 avx512|x86_64 avx512vnni|x86_64 portable|aarch64 neon|aarch64 portable)( |$)'
-# The same for those that this machine cannot run.
-grep -qw avx512_bf16 /proc/cpuinfo || left_out=${left_out/|x86_64 portable/|x86_64 (portable|amx|avx512bf16)}
-[ "${TINYLLM_TEST_ISAS:-}" != all ] || left_out='^$'
-all_instruction_sets() { sed -n "s/^\(any\|$1\) /$1 /p" dispatch/instruction_sets.txt; }
-instruction_sets() { all_instruction_sets "$1" | grep -Ev "$left_out" | cut -d " " -f 2-; }
+all_instruction_sets() { sed -n "s/^\(any\|$1\) //p" dispatch/instruction_sets.txt; }
+instruction_sets() {
+  all_instruction_sets "$1" | while read -r name flags; do
+    is_left_out "$1" "$name" || echo "$name $flags"
+  done
+}
 # The program of threads has portable.
 instruction_sets_left_out() {
-  all_instruction_sets "$1" | grep -E "$left_out" | cut -d " " -f 2- | grep -v portable
+  all_instruction_sets "$1" | while read -r name flags; do
+    ! is_left_out "$1" "$name" || [ "$name" = portable ] || echo "$name $flags"
+  done
 }
 
 # kernel DIRECTORY NAME SOURCE COMPILER FLAGS...: the command that compiles a file for one instruction
@@ -107,8 +122,6 @@ link() {
   "$compiler" "$@" "$to"/common-*.o $(ls -r "$to"/kernels-*.o) -o "$to/check" "${linking[@]}"
 }
 
-compiler=${CXX:-g++}
-host=$(uname -m)
 check_build "$host" "$compiler" "${sanitizers[@]}" > "$scratch/compilations"
 instruction_sets "$host" | while read -r name _; do echo "$scratch/$host/check $name"; done > "$scratch/checks"
 
