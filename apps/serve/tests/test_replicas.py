@@ -227,6 +227,34 @@ def test_a_killed_replica_ends_only_its_streams_and_is_replaced(copies: Server) 
         time.sleep(0.2)
 
 
+def test_requests_are_refused_while_no_replica_can_start(copies: Server, endless: Path) -> None:
+    def wait_until_ready(status: int) -> None:
+        deadline = time.monotonic() + 90
+        while httpx.get(f"{copies.url}/ready", timeout=20).status_code != status:
+            assert time.monotonic() < deadline, ray_processes(copies)
+            time.sleep(0.1)
+
+    away = endless.rename(endless.with_name("away"))
+    try:
+        for replica in replica_processes(copies):
+            os.kill(replica, signal.SIGKILL)
+        with ThreadPoolExecutor(4) as threads:
+            waiting = [threads.submit(ask, copies, "hi", max_tokens=4) for _ in range(4)]
+            wait_until_ready(503)
+            refused = ask(copies, "hi", max_tokens=4)
+    finally:
+        away.rename(endless)
+    assert refused.status_code == 503
+    assert "no replica runs" in refused.json()["error"]["message"]
+    assert {each.result().status_code for each in waiting} == {503}
+    wait_until_ready(200)
+    assert ask(copies, "hi", max_tokens=4).status_code == 200
+    deadline = time.monotonic() + 60
+    while len(replica_processes(copies)) < 2:
+        assert time.monotonic() < deadline, ray_processes(copies)
+        time.sleep(0.2)
+
+
 def test_an_update_refuses_no_request(copies: Server, endless: Path) -> None:
     command = [sys.executable, "-m", "tinyllm_serve", "--ray", "--update", "--replicas", "2"]
     options = [

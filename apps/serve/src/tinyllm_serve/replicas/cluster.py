@@ -125,6 +125,12 @@ def cluster_works() -> bool:
         return False
 
 
+def running_replicas() -> int:
+    """Return the number of replicas that take requests; raises RayError if Ray has failed."""
+    deployment = serve.status().applications[APPLICATION].deployments[Replica.__name__]
+    return deployment.replica_states.get("RUNNING", 0)
+
+
 def deployed() -> tuple[Settings, str] | None:
     """Return the arguments of `deploy` for the running replicas; None if no replica answers."""
     handle = serve.get_app_handle(APPLICATION).options(method_name="deployed")

@@ -8,12 +8,20 @@ from contextlib import suppress
 from threading import Thread
 from typing import TypeVar, cast
 
+from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
-from ray.serve.handle import DeploymentHandle
+from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 from starlette.types import Message
 
+from tinyllm_serve.http.errors import unavailable
 from tinyllm_serve.metrics import Metrics, labelled_metrics
-from tinyllm_serve.replicas.cluster import cluster_works, deploy, start_cluster, stop_cluster
+from tinyllm_serve.replicas.cluster import (
+    cluster_works,
+    deploy,
+    running_replicas,
+    start_cluster,
+    stop_cluster,
+)
 from tinyllm_serve.replicas.exchange import ReplicaRequest, RequestSummary
 from tinyllm_serve.replicas.local_settings import local_settings
 from tinyllm_serve.served_model import Fact, ServedModel
@@ -34,8 +42,8 @@ METRICS_TIMEOUT = 5.0
 class ReplicaSet(ServedModel):
     """Replicas of a model on Ray Serve, each with an engine of its own.
 
-    Ray replaces a lost replica. The set fails if Ray itself does.
-    `metrics` has only the HTTP metrics, which this process counts.
+    Ray replaces a lost replica. While none runs, requests are refused. The set fails if Ray itself
+    does. `metrics` has only the HTTP metrics, which this process counts.
     """
 
     loading = "the replicas are still being started"
@@ -46,6 +54,8 @@ class ReplicaSet(ServedModel):
         self.metrics = Metrics(lambda: None)
         self._handle: DeploymentHandle | None = None
         self._logs: str | None = None
+        self._running = 0  # replicas that take requests
+        self._unanswered: set[DeploymentResponseGenerator] = set()
         self._in_progress = 0
         self._owner = ThreadPoolExecutor(1, thread_name_prefix="ray")
         self._idle = asyncio.Event()
@@ -65,6 +75,7 @@ class ReplicaSet(ServedModel):
         self._logs = await loop.run_in_executor(self._owner, start_cluster)
         _restore_signal_handlers()
         self._handle = await _in_daemon(lambda: deploy(local, self.settings.model))
+        self._running = self.settings.replica_range[0]
         self._state = "ready"
 
     def facts(self) -> Mapping[str, Fact]:
@@ -76,9 +87,29 @@ class ReplicaSet(ServedModel):
         """Wait until Ray has lost this machine, and return the reason."""
         with suppress(TimeoutError):  # Ray blocks without its gcs_server
             while await asyncio.wait_for(_in_daemon(cluster_works), CHECK_TIMEOUT):
+                await self._count_replicas()
                 await asyncio.sleep(CHECK_SECONDS)
         self._state = "failed"
         return self.failure
+
+    async def _count_replicas(self) -> None:
+        """Count the replicas. If none runs, cancel the requests that wait for an answer."""
+        # Ray's controller may be starting again, and not know the replicas yet.
+        with suppress(TimeoutError, RayError, RayServeException, KeyError):
+            self._running = await asyncio.wait_for(_in_daemon(running_replicas), CHECK_TIMEOUT)
+        if not self._running:
+            for answer in self._unanswered:  # Ray lets them wait for ever
+                answer.cancel()
+
+    def check_ready(self) -> None:
+        """Check that requests are accepted.
+
+        Raises:
+            ApiError: 503 as for any model, and while no replica runs.
+        """
+        super().check_ready()
+        if not self._running:
+            raise unavailable("no replica runs: another one is being started")
 
     @property
     def failure(self) -> str:
@@ -109,10 +140,13 @@ class ReplicaSet(ServedModel):
         del request  # with its body: the answer may take minutes
         self._in_progress += 1
         self._idle.clear()
+        self._unanswered.add(answer)
         try:
             async for message in answer:
+                self._unanswered.discard(answer)
                 yield cast("Message | RequestSummary", message)
         finally:
+            self._unanswered.discard(answer)
             self._in_progress -= 1
             if not self._in_progress:
                 self._idle.set()

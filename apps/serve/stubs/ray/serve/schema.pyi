@@ -5,6 +5,7 @@ class LoggingConfig:
 
 class _DeploymentStatus:
     message: str
+    replica_states: Mapping[str, int]
 
 class _ApplicationStatus:
     deployments: Mapping[str, _DeploymentStatus]
