@@ -2,6 +2,9 @@
 
 import os
 import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from tinyllm_cli.messages import one_line
@@ -41,13 +44,25 @@ def run(settings: Settings, terminal: Terminal, member: Member | None = None) ->
     terminal.info(f"{assistant.settings.model}: {assistant.description}; /help for help")
     session = Session(assistant, terminal)
     if sys.stdin.isatty():
-        exit_on_signals()  # restores the terminal
+        exit_on_signals()
         history = open_history(os.environ, terminal.notice)
-        answer_inputs(session, PromptReader(history, CommandCompleter()))
+        with _restored_terminal():
+            answer_inputs(session, PromptReader(history, CommandCompleter()))
     else:
         # Invalid UTF-8 becomes U+FFFD, as in `one_shot`.
         with open(sys.stdin.fileno(), encoding="utf-8", errors="replace", closefd=False) as lines:
             answer_lines(session, lines)
+
+
+@contextmanager
+def _restored_terminal() -> Iterator[None]:
+    """Restore the terminal's modes, even if a signal interrupts prompt_toolkit setting them."""
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        yield
+    finally:
+        with suppress(termios.error):  # the terminal may be closed
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
 def answer_inputs(session: Session, reader: PromptReader) -> None:
