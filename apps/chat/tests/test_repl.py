@@ -90,6 +90,13 @@ def test_thinking_is_turned_off_and_on(start: Start, scripted: str) -> None:
     assert [turn.reasoning for turn in recorded.session.conversation.turns] == ["", "Hm."]
 
 
+def test_another_model_need_not_know_the_effort(start: Start, efforts: str, scripted: str) -> None:
+    recorded = type_at(start(efforts, reasoning_effort="low"), f"/model {scripted}\r/think\rhi\r")
+    assert "expected thinking on or off, got low" in recorded.err.getvalue()
+    assert recorded.err.getvalue().count("thinking: on") == 1
+    assert [turn.reasoning for turn in recorded.session.conversation.turns] == ["Hm."]
+
+
 def test_regen_replaces_the_answer_and_reset_removes_all_turns(start: Start, random: str) -> None:
     recorded = type_at(
         start(random, max_tokens=9, temperature=3.0, seed=1, system="S"), "hi\r/regen\r"

@@ -2,9 +2,6 @@
 
 import os
 import sys
-import termios
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from tinyllm_cli.messages import one_line
@@ -17,6 +14,7 @@ from tinyllm_chat.commands import CommandCompleter, dispatch
 from tinyllm_chat.session import Session
 from tinyllm_chat.settings import Settings
 from tinyllm_chat.terminal.history import open_history
+from tinyllm_chat.terminal.modes import keep_modes
 from tinyllm_chat.terminal.output import Terminal
 from tinyllm_chat.terminal.prompt import PromptReader
 
@@ -46,23 +44,15 @@ def run(settings: Settings, terminal: Terminal, member: Member | None = None) ->
     if sys.stdin.isatty():
         exit_on_signals()
         history = open_history(os.environ, terminal.notice)
-        with _restored_terminal():
+        restore = keep_modes()
+        try:
             answer_inputs(session, PromptReader(history, CommandCompleter()))
+        finally:  # a signal may interrupt prompt_toolkit while it sets or restores them
+            restore()
     else:
         # Invalid UTF-8 becomes U+FFFD, as in `one_shot`.
         with open(sys.stdin.fileno(), encoding="utf-8", errors="replace", closefd=False) as lines:
             answer_lines(session, lines)
-
-
-@contextmanager
-def _restored_terminal() -> Iterator[None]:
-    """Restore the terminal's modes, even if a signal interrupts prompt_toolkit setting them."""
-    before = termios.tcgetattr(sys.stdin)
-    try:
-        yield
-    finally:
-        with suppress(termios.error):  # the terminal may be closed
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
 def answer_inputs(session: Session, reader: PromptReader) -> None:

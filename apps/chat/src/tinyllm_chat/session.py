@@ -94,10 +94,17 @@ class Session:
             raise ChatError(
                 "/model: several processes share the model: restart them with --model instead"
             )
-        settings = replace(self.assistant.settings, model=model, revision=None)
+        settings = self.assistant.settings
+        # The new model may know no efforts, which must not refuse it.
+        settings = replace(settings, model=model, revision=None, reasoning_effort=None)
         previous, self.assistant = self.assistant, load_assistant(settings, self.terminal)
-        self.assistant.thinking = previous.thinking
         self.assistant.answers = previous.answers
+        if previous.thinking is not None:
+            try:
+                self.assistant.think(previous.thinking)
+            except ChatError as error:
+                self.terminal.notice(str(error))
+                self.assistant.think("on")
         # The context of the new model may be longer, so all turns are tried again.
         self.conversation.dropped_turns = 0
 

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import sys
-import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,6 +11,7 @@ from tinyllm_qwen.format_bytes import format_bytes
 from tinyllm_qwen.parallel.member import JOIN_TIMEOUT, Member, is_launched, launched_split
 
 from tinyllm_chat.settings import Settings
+from tinyllm_chat.terminal.modes import keep_modes
 from tinyllm_chat.terminal.output import Terminal
 
 EXIT_RANK_LOST = 1
@@ -37,15 +36,15 @@ def join_ranks(settings: Settings, terminal: Terminal) -> Iterator[Member | None
         yield None
         return
     terminal.info(f"waiting for the other ranks, {JOIN_TIMEOUT} s at most")
-    tty_mode = termios.tcgetattr(sys.stdin) if sys.stdin.isatty() else None
+    restore = keep_modes()
 
     def on_loss(rank: int, reason: str) -> None:
         # This runs in a thread. The main thread may wait for the lost rank forever, so only
-        # os._exit can end the process. If this is rank 0, the prompt may have changed the
-        # terminal's mode. A worker, which loses rank 0, does not change the mode: a shell stops a
-        # background process that does.
-        if tty_mode is not None and rank != 0:
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, tty_mode)
+        # os._exit can end the process. If this is rank 0, the prompt may have changed the modes of
+        # the terminal. A worker, which loses rank 0, does not set them: a shell stops a background
+        # process that does.
+        if rank != 0:
+            restore()
         terminal.notice(f"rank {rank} {reason}: the group ends")
         os._exit(EXIT_RANK_LOST)
 
