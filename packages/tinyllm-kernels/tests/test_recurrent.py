@@ -92,7 +92,7 @@ def test_causal_conv(ops: OpSet, dtype: mx.Dtype, sizes: Sizes) -> None:
 def test_all_channels_of_a_convolution_have_the_same_bits(
     ops: OpSet, dtype: mx.Dtype, width: int
 ) -> None:
-    """Those beyond whole vectors have a loop of their own. Zeros show the sign of the first sum."""
+    """Channels beyond whole vectors have another loop. Zeros show the sign of its first sum."""
     for x, taps in ((mx.zeros((5, 1), dtype), -1.0), (normal((5, 1), dtype, seed=1), 0.3)):
         weight = mx.full((39, width), taps, dtype)
         state = mx.zeros((1, width - 1, 39), dtype)

@@ -98,8 +98,8 @@ class ReplicaSet(ServedModel):
         with suppress(TimeoutError, RayError, RayServeException, KeyError):
             self._running = await asyncio.wait_for(_in_daemon(running_replicas), CHECK_TIMEOUT)
         if not self._running:
-            for answer in self._unanswered:  # Ray lets them wait for ever
-                answer.cancel()
+            for answer in list(self._unanswered):  # Ray lets them wait for ever
+                _cancel(answer)
 
     def check_ready(self) -> None:
         """Check that requests are accepted.
@@ -150,9 +150,7 @@ class ReplicaSet(ServedModel):
             self._in_progress -= 1
             if not self._in_progress:
                 self._idle.set()
-            # Does nothing if the answer has ended, and raises the error of a refused request again.
-            with suppress(RayServeException):
-                answer.cancel()
+            _cancel(answer)
 
     async def metrics_text(self) -> bytes:
         """Return the metrics of HTTP, and of each replica with its name as a label."""
@@ -167,6 +165,12 @@ class ReplicaSet(ServedModel):
         pages = cast("list[tuple[str, bytes] | BaseException]", answers)
         parts = dict(each for each in pages if not isinstance(each, BaseException))
         return labelled_metrics(self.metrics.text(), parts)
+
+
+def _cancel(answer: DeploymentResponseGenerator) -> None:
+    """Cancel a request; do nothing if its answer has ended."""
+    with suppress(RayServeException):  # raised again if the request was refused
+        answer.cancel()
 
 
 def _restore_signal_handlers() -> None:
