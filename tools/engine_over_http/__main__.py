@@ -27,8 +27,8 @@ def main(options: EngineOptions) -> int:
     ops, most = Arithmetic.choose(options.ops, options.dtype).ops, max(options.requests)
     settings = Settings(shape=options.shape, bits=options.bits, dtype=options.dtype)
     model = BenchModel.make(settings)
-    engine = EngineTarget(model, ops, most)
     with http_target(model, ops.name, options.dtype, most) as server:
+        engine = EngineTarget(model, ops, most)  # after the checkpoint of the server is written
         targets: dict[str, EngineTarget | HttpTarget] = {"engine": engine, "over HTTP": server}
         for target in targets.values():
             target.batch(1, 4)  # warm-up

@@ -12,7 +12,7 @@ from importlib.metadata import version
 import pytest
 from tinyllm_bench import cli
 from tinyllm_bench.cases.qwen_runner import QwenRunner
-from tinyllm_bench.cases.registry import all_opsets
+from tinyllm_bench.opsets import all_opsets
 from tinyllm_bench.settings import Settings
 from tinyllm_cli.messages import UsageError
 
@@ -177,7 +177,7 @@ def test_a_model_beyond_memory_is_refused_before_it_is_made(
     code, _, err = bench("--shape qwen3-4b --bits 16")
     assert code == 1
     assert "qwen3-4b at 16 bits needs" in err
-    assert "4.0 GB are free: take fewer bits" in err
+    assert "4.0 GB are free: take fewer --bits" in err
 
 
 def test_ctrl_c_shows_what_was_measured_by_then(

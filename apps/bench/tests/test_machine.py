@@ -23,6 +23,7 @@ from tinyllm_bench.models.model import needed_memory
 from tinyllm_bench.models.weight_format import WeightFormat
 from tinyllm_bench.settings import Settings
 from tinyllm_bench.shapes import published_config
+from tinyllm_kernels import available
 from tinyllm_qwen import QwenConfig
 
 
@@ -103,7 +104,7 @@ def test_too_little_memory_is_refused_with_advice() -> None:
     [
         (16, (), 2 * 4_022_468_096),
         (4, ("mlx",), 4_022_468_096 * 5 // 8),
-        (4, (), 4_022_468_096 * 5 // 8 + 4 * 151936 * 2560),  # the head, dequantized
+        (4, ("reference",), 4_022_468_096 * 5 // 8 + 4 * 151936 * 2560),  # the head, dequantized
     ],
 )
 def test_a_model_needs_its_weights_and_room_to_compute(
@@ -124,11 +125,18 @@ def test_the_batched_caches_of_all_layers_count() -> None:
     assert needed_memory(settings, config, weight_format) > caches
 
 
-def test_mlx_lm_needs_the_weights_again() -> None:
+def test_copies_of_the_weights_count() -> None:
     config = QwenConfig.from_hf(published_config("qwen3-4b"))
     weight_format = WeightFormat.choose(4, 64, "affine", "auto", prefers_16_bits=False)
-    alone = needed_memory(Settings(ops=["mlx"]), config, weight_format)
-    beside = needed_memory(
-        Settings(ops=["mlx"], peers=True, peer=["mlx-lm"]), config, weight_format
-    )
-    assert beside - alone == pytest.approx(1.1 * 4_022_468_096 * 5 / 8, rel=0.01)
+
+    def copies(*ops: str, peers: tuple[str, ...] = ()) -> int:
+        settings = Settings(ops=list(ops), peers=bool(peers), peer=list(peers))
+        needed = needed_memory(settings, config, weight_format)
+        return round(needed / (1.1 * 4_022_468_096 * 5 / 8))
+
+    assert copies("mlx") == 1
+    assert copies("mlx", peers=("mlx-lm",)) == 2
+    assert copies("mlx", peers=("mlx-lm", "openvino")) == 3
+    if any(backend.name == "cpu-int8" and backend.present for backend in available()):
+        assert copies("cpu", "cpu-int8") == 1  # of one layout
+        assert copies("mlx", "cpu") == 2

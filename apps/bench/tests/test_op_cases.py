@@ -9,14 +9,13 @@ from tinyllm_bench.cases.case import OpCase
 from tinyllm_bench.cases.recurrent import RECURRENT_OPS
 from tinyllm_bench.cases.registry import (
     CASES,
-    all_opsets,
-    choose_opsets,
     op_cases,
     op_comparison,
     regimes_of,
 )
 from tinyllm_bench.models.model import BenchModel
 from tinyllm_bench.models.random_weights import random_weights
+from tinyllm_bench.opsets import all_opsets, choose_opsets
 from tinyllm_bench.rounds import Result
 from tinyllm_bench.settings import Settings
 from tinyllm_cli.messages import UsageError

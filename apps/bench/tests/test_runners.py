@@ -14,11 +14,13 @@ import pytest
 from tinyllm_bench.cases.qwen_runner import QwenRunner
 from tinyllm_bench.cases.whole_model import LocalRunner
 from tinyllm_bench.models.model import BenchModel
+from tinyllm_bench.opsets import has_own_layout
 from tinyllm_bench.peers.gguf import TYPES, write_gguf
 from tinyllm_bench.peers.llama_cpp import LlamaCppRunner
 from tinyllm_bench.peers.mlx_lm import MlxLmRunner
 from tinyllm_bench.settings import Settings
 from tinyllm_bench.shapes import published_config
+from tinyllm_kernels import available, opset
 from tinyllm_layers import SequenceCache
 from tinyllm_ops import MLX, REFERENCE, Phase
 from tinyllm_qwen import Qwen, QwenConfig
@@ -103,13 +105,16 @@ def test_the_time_of_the_thread_is_measured(pico: BenchModel) -> None:
         assert 0 < runner.host_seconds <= 1.1 * seconds
 
 
-def test_the_last_runner_has_the_only_reference_to_the_weights() -> None:
-    model = BenchModel.make(Settings(shape="pico", prompt_tokens=4, decode_tokens=4))
-    weights = len(model.weights)
-    for is_last in (False, True):
-        runner = QwenRunner(model, MLX, PROMPT, 0, is_last=is_last)
-        assert len(model.weights) == (0 if is_last else weights)
-        assert runner.time_decode(1) > 0
+def test_opsets_with_one_layout_share_their_weights() -> None:
+    model = BenchModel.make(Settings(shape="pico", dtype="bfloat16", decode_tokens=4))
+    present = [opset(backend.name) for backend in available() if backend.present]
+    for layout in (False, True):
+        opsets = [ops for ops in present if has_own_layout(ops) is layout]
+        for number, ops in enumerate(opsets):
+            before = dict(model.weights)
+            QwenRunner(model, ops, PROMPT, 0)
+            if not layout or number:
+                assert all(before[name] is weight for name, weight in model.weights.items())
 
 
 def test_the_context_holds_keys_that_are_no_zeros(pico: BenchModel) -> None:

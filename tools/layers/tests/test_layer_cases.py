@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from layers.cases import CASES
 from tinyllm_bench.cases.case import OpCase
-from tinyllm_bench.cases.registry import all_opsets, op_cases
+from tinyllm_bench.cases.registry import op_cases
 from tinyllm_bench.models.model import BenchModel
+from tinyllm_bench.opsets import all_opsets
 from tinyllm_bench.settings import Settings
 from tinyllm_layers import Backend, DecoderLayer, LayerStack
 from tinyllm_ops import MLX, Fusion, OpSet

@@ -101,7 +101,7 @@ def check_memory(what: str, needed: int, available: int) -> None:
     if needed > available:
         raise BenchError(
             f"{what} needs {format_bytes(needed)} of memory, {format_bytes(available)} are free: "
-            "take fewer bits (--bits 4), a smaller --shape, or one implementation (--ops mlx)"
+            "take fewer --bits, a smaller --shape, or one implementation (--ops NAME)"
         )
 
 

@@ -11,11 +11,13 @@ import mlx.core as mx
 import numpy as np
 
 from tinyllm_bench.cases import registry
+from tinyllm_bench.cases.case import OpCase
 from tinyllm_bench.cases.qwen_runner import QwenRunner
 from tinyllm_bench.cases.whole_model import Runner, decode_comparison, prefill_comparison
 from tinyllm_bench.ceilings import measure_ceilings
 from tinyllm_bench.machine import Machine
 from tinyllm_bench.models.model import BenchModel
+from tinyllm_bench.opsets import choose_opsets
 from tinyllm_bench.peers.registry import find_peers
 from tinyllm_bench.report.report import ModelInfo, Report
 from tinyllm_bench.report.tables import progress_line
@@ -33,7 +35,7 @@ class Run:
         """Make the model. `cases` are the operations that can be timed, by name."""
         registry.check_ops(settings.op, cases)
         self._cases = cases
-        self._opsets = registry.choose_opsets(settings.ops)
+        self._opsets = choose_opsets(settings.ops)
         self._settings = settings
         with progress_line() as progress:
             progress("making the weights", 0)
@@ -54,11 +56,10 @@ class Run:
             ):
                 progress("ceilings of the machine", next(finished))
                 self._measure_ceilings()
-                for case in cases:
+                while cases:  # a finished case refers to no weights
+                    case = cases.pop(0)
                     progress(f"{case.op} {case.operand}, {case.regime.name}", next(finished))
-                    comparison = registry.op_comparison(case, self._opsets, settings.seconds)
-                    comparison.run(report.results, report.failures)
-                    mx.clear_cache()
+                    self._measure_op(case)
                 runners = self._start_runners(stack) if settings.times_model else []
                 for make in (prefill_comparison, decode_comparison) if runners else ():
                     comparison = make(runners, settings)
@@ -68,6 +69,13 @@ class Run:
                 self._measure_ceilings()
         except KeyboardInterrupt:
             report.interrupted = True
+
+    def _measure_op(self, case: OpCase) -> None:
+        """Time one operation with all OpSets, and free the memory of its inputs."""
+        comparison = registry.op_comparison(case, self._opsets, self._settings.seconds)
+        comparison.run(self.report.results, self.report.failures)
+        del comparison
+        mx.clear_cache()
 
     def _measure_ceilings(self) -> None:
         """Measure the ceilings. The second time, keep the higher value of each ceiling."""
@@ -86,8 +94,5 @@ class Run:
         for peer in peers:
             stack.callback(peer.close)
         self.report.notices += notices
-        context, last = settings.context_tokens, self._opsets[-1]
-        ours = [
-            QwenRunner(model, ops, prompt, context, is_last=ops is last) for ops in self._opsets
-        ]
-        return [*ours, *peers]
+        context = settings.context_tokens
+        return [*(QwenRunner(model, ops, prompt, context) for ops in self._opsets), *peers]

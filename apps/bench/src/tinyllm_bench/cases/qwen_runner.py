@@ -24,21 +24,16 @@ class QwenRunner(LocalRunner):
         ops: OpSet,
         prompt: Sequence[int],
         context: int,
-        *,
-        is_last: bool = False,
     ) -> None:
         """Build the model.
 
         The `context` tokens in the cache have random keys and values, because computing them would
-        take longer than the measurement. The last runner takes the weights out of `model`, so that
-        their layout in memory is changed in place.
+        take longer than the measurement. The weights of `model` get the layout of the OpSet, so
+        that a second OpSet of this layout, or an only one, needs no copy of them.
         """
         sizes = weight_bytes(model.weights)
-        weights = dict(model.weights)
-        if is_last:
-            model.weights.clear()
-        prepare(ops, weights)
-        self._model = Qwen(model.config, weights, ops=ops)
+        prepare(ops, model.weights)
+        self._model = Qwen(model.config, model.weights, ops=ops)
         self._prompt = mx.array(list(prompt), dtype=mx.int32)
         self._context = context
         self._cache: list[SequenceCache] = []  # `rewind` fills it

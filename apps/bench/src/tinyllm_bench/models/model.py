@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 from tinyllm_cli.messages import UsageError
-from tinyllm_kernels import available
 from tinyllm_kernels.arithmetic import DTYPES
 from tinyllm_kernels.backend import on_gpu
 from tinyllm_ops import QuantizedTensor, Weight
@@ -20,6 +19,7 @@ from tinyllm_qwen.config.json_object import read_json_object
 from tinyllm_bench.machine import available_memory, check_memory
 from tinyllm_bench.models.random_weights import random_weights
 from tinyllm_bench.models.weight_format import WeightFormat
+from tinyllm_bench.opsets import choose_opsets, has_own_layout
 from tinyllm_bench.settings import Settings
 from tinyllm_bench.shapes import published_config
 
@@ -124,7 +124,10 @@ def needed_memory(settings: Settings, config: QwenConfig, weight_format: WeightF
         else math.prod(shape) * weight_format.dtype.size
         for name, shape in shapes.items()
     )
-    weights *= 1 + ("mlx-lm" in settings.chosen_peers)  # mlx-lm's process has a copy
+    opsets = choose_opsets(settings.ops)
+    layouts = {has_own_layout(ops) for ops in opsets}  # weights as stored, otherwise, or both
+    copies = {"mlx-lm", "openvino"}.intersection(settings.chosen_peers)
+    weights *= len(layouts) + len(copies)
     scratch = 0
     if weight_format.is_quantized and (not settings.ops or "reference" in settings.ops):
         largest = max(shape[-1] * shape[-2] for shape in shapes.values() if len(shape) > 1)
@@ -132,8 +135,7 @@ def needed_memory(settings: Settings, config: QwenConfig, weight_format: WeightF
     tokens = settings.context_tokens + settings.decode_tokens
     kv = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim
     # Whole caches at a time: one for each OpSet and peer, or one for each sequence of a batch.
-    opsets = len(settings.ops) or sum(each.present for each in available())
-    programs = opsets + len(settings.chosen_peers)
+    programs = len(opsets) + len(settings.chosen_peers)
     caches = kv * max(programs, settings.batch if settings.times_ops else 0) * tokens
     scores = config.num_attention_heads * settings.prompt_tokens**2 * 4
     return int(1.1 * (weights + scratch + caches * weight_format.dtype.size + 3 * scores))

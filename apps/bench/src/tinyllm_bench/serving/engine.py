@@ -66,12 +66,14 @@ class EngineTarget:
     """An engine in this process."""
 
     def __init__(self, model: BenchModel, ops: OpSet, max_running: int) -> None:
-        """Build an engine for `max_running` requests at a time, at least two."""
+        """Build an engine for `max_running` requests at a time, at least two.
+
+        The weights of `model` get the layout of `ops`, without a copy.
+        """
         _, tokenizer = load("pico")  # the text of the answers is not used
-        weights = dict(model.weights)
-        prepare(ops, weights)
+        prepare(ops, model.weights)
         settings = EngineSettings(max_running=max(max_running, 2), prefix_cache=False)
-        self.engine = Engine(Qwen(model.config, weights, ops=ops), tokenizer, settings)
+        self.engine = Engine(Qwen(model.config, model.weights, ops=ops), tokenizer, settings)
 
     def batch(self, requests: int, tokens: int, seed: int = 0) -> BatchResult:
         """Let requests decode `tokens` tokens each. Time the steps in which all of them decode."""
@@ -145,7 +147,7 @@ def run_engine(options: EngineOptions) -> int:
         ops = Arithmetic.choose(options.ops, options.dtype).ops
     except ValueError as error:
         raise UsageError(f"--{error}") from error
-    settings = Settings(shape=options.shape, bits=options.bits, dtype=options.dtype)
+    settings = Settings(shape=options.shape, bits=options.bits, dtype=options.dtype, ops=[ops.name])
     model = BenchModel.make(settings)
     context = model.config.context_length
     for name, count, least, most in (
