@@ -97,7 +97,7 @@ class Engine:
         self._recovery = Recovery(
             self._scheduler, self._drafter, pool, is_possible=model.num_ranks == 1
         )
-        self._budget = PrefillBudget(settings.step_seconds, settings.prefill_tokens)
+        self._budget = PrefillBudget(settings, model.config.experts)
         self.grammars = GrammarWorker(GrammarCompiler(tokenizer, model.config.vocab_size))
         weakref.finalize(self, self.grammars.close)
         self.request_factory = RequestFactory(model, tokenizer, manager, self.grammars, settings)

@@ -38,8 +38,9 @@ class ModelFiles:
     @classmethod
     def of_shape(cls, shape: str, bits: int | None, folder: Path, *, gguf: bool) -> "ModelFiles":
         """Write a model of random weights into a folder, and if requested a GGUF file."""
-        settings = Settings(shape=shape, bits=bits, dtype="float32" if bits == 32 else "bfloat16")
-        model = BenchModel.make(settings)
+        dtype = "float32" if bits == 32 else "bfloat16"
+        # Any OpSet without a layout of its own: the weights are only written to files.
+        model = BenchModel.make(Settings(shape=shape, bits=bits, dtype=dtype, ops=["mlx"]))
         checkpoint = write_checkpoint(model, folder / "model")
         name, path = f"shape {shape}, random weights, {model.format}", folder / "model.gguf"
         if not gguf:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from tinyllm_qwen.config.experts import Experts
+
+from tinyllm_engine.config import EngineSettings
+
 _TILE = 32
 """Kernels compute prompts in tiles of this many tokens. A step prefills at least one tile, because
 with fewer tokens reading the weights takes most of the time."""
+
+_ROWS_PER_EXPERT = 4
+"""The rows that each expert computes in the shortest step, on average. A step reads the weights of
+nearly all experts, so that with fewer rows reading takes most of the time."""
 
 _ALONE = 4
 """The factor of the duration if no request waits for its next token. Reading the weights then takes
@@ -24,12 +32,16 @@ class PrefillBudget:
         tokens_alone: the same for a step while no request decodes.
     """
 
-    def __init__(self, seconds: float, max_tokens: int) -> None:
+    def __init__(self, settings: EngineSettings, experts: Experts | None = None) -> None:
         """Start with a small number of tokens, until the first measurement."""
-        self.seconds = seconds
-        self.max_tokens = max_tokens
+        self.seconds = settings.step_seconds
+        self.max_tokens = settings.prefill_tokens
+        self._least = _TILE
+        if experts is not None:
+            tokens = _ROWS_PER_EXPERT * experts.num_experts // experts.num_experts_per_tok
+            self._least = max(tokens // _TILE * _TILE, _TILE)
         self._rate: float | None = None  # tokens per second
-        self.tokens = self.tokens_alone = min(4 * _TILE, max_tokens)
+        self.tokens = self.tokens_alone = min(max(4 * _TILE, self._least), self.max_tokens)
 
     def observe(self, tokens: int, seconds: float) -> None:
         """Update the speed and `tokens` after a step prefilled `tokens` tokens in `seconds`."""
@@ -39,6 +51,6 @@ class PrefillBudget:
         self.tokens_alone = self._whole_tiles(self._rate * self.seconds * _ALONE)
 
     def _whole_tiles(self, tokens: float) -> int:
-        """Return a number of tokens in whole tiles, at least one tile and at most `max_tokens`."""
+        """Return a number of tokens in whole tiles, within the limits."""
         whole = int(tokens) // _TILE * _TILE
-        return min(max(whole, _TILE), self.max_tokens)
+        return min(max(whole, self._least), self.max_tokens)
