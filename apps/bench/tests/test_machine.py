@@ -14,7 +14,6 @@ from tinyllm_bench.cost import product_flops
 from tinyllm_bench.errors import BenchError
 from tinyllm_bench.machine import (
     Machine,
-    available_memory,
     check_memory,
     largest_cache,
     read_cpuinfo,
@@ -70,18 +69,6 @@ def test_ceilings_are_bytes_and_operations_of_the_fastest_pass(
     assert measured.tflops == pytest.approx(product_flops(64, 64, 64) / 2.0 / 1e12)
     assert measured.read_how == "largest of 0 MiB of int32, NumPy, 2 threads"
     assert measured.tflops_how == "float32 product of 64 x 64, NumPy's BLAS"
-
-
-@pytest.mark.parametrize(("limit", "room"), [("max", None), ("5000", 3000), ("broken", None)])
-@pytest.mark.skipif(platform.system() != "Linux", reason="control groups are Linux's")
-def test_the_limit_of_a_container_counts(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str, room: int | None
-) -> None:
-    (tmp_path / "memory.max").write_text(f"{limit}\n")
-    (tmp_path / "memory.current").write_text("2000\n")
-    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
-    found = available_memory(gpu=False)
-    assert found == room if room is not None else found > 1 << 20
 
 
 def test_a_quarter_of_free_memory_is_read_at_most(

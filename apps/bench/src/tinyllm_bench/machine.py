@@ -12,11 +12,11 @@ import psutil
 from tinyllm_cli.cores import usable_cores
 from tinyllm_kernels.backend import on_gpu
 from tinyllm_qwen.format_bytes import format_bytes
+from tinyllm_qwen.free_memory import free_memory
 
 from tinyllm_bench.errors import BenchError
 
 _CPUINFO = Path("/proc/cpuinfo")
-_CGROUP = Path("/sys/fs/cgroup")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # Instruction sets that matter to matrix products.
@@ -75,25 +75,18 @@ def largest_cache(folder: Path) -> int:
 
 
 def available_memory(*, gpu: bool) -> int:
-    """Return the bytes that a process can still allocate, within the limit of a container.
+    """Return the bytes that a process can still allocate: see `free_memory`.
 
     On a Mac and for a GPU, the result is the total memory.
     """
-    memory = psutil.virtual_memory()
     if gpu:
         info = mx.device_info()
         for name in ("max_recommended_working_set_size", "total_memory", "memory_size"):
             if isinstance(size := info.get(name), int):
                 return size
     if gpu or platform.system() != "Linux":
-        return memory.total
-    try:
-        limit = (_CGROUP / "memory.max").read_text().strip()
-        used = int((_CGROUP / "memory.current").read_text())
-        free = memory.available if limit == "max" else int(limit) - used
-    except (OSError, ValueError):  # control groups of version 1, or none
-        return memory.available
-    return min(memory.available, free)
+        return psutil.virtual_memory().total
+    return free_memory()
 
 
 def check_memory(what: str, needed: int, available: int) -> None:

@@ -1,5 +1,6 @@
 """The memory of an engine is divided between pages, states of requests, and snapshots."""
 
+import mlx.core as mx
 import pytest
 from tinyllm_engine import EngineSettings
 from tinyllm_engine.kv.memory_plan import MemoryPlan, MemorySettingError, plan_memory
@@ -58,3 +59,16 @@ def test_by_default_all_requests_have_pages_and_states() -> None:
     assert plan_memory(settings(None), 10, 100, 99) == MemoryPlan(640, 32, 32)
     plan = plan_memory(settings(None, speculation=3), 10, 100, 99)
     assert plan == MemoryPlan(2560, 128, 128)
+
+
+def test_more_than_the_free_memory_is_refused_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tinyllm_engine.kv.memory_plan.free_memory", lambda: 16_000)
+    text = "memory_bytes: expected at most 15000 bytes .* got 15001: give less"
+    with pytest.raises(MemorySettingError, match=text) as caught:
+        plan_memory(EngineSettings(8, memory_bytes=15_001), 10, 0, 99)
+    assert (caught.value.least, caught.value.most) == (10, 15_000)
+    assert plan_memory(EngineSettings(8, memory_bytes=15_000), 10, 0, 99).num_pages == 1500
+    assert plan_memory(EngineSettings(8), 10, 0, 9999).num_pages == 800
+    # The memory of a GPU is another one.
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu, 0))
+    assert plan_memory(EngineSettings(8, memory_bytes=20_000), 10, 0, 99).num_pages == 2000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import mlx.core as mx
+from tinyllm_qwen.free_memory import free_memory
 
 from tinyllm_engine.config import EngineSettings
-from tinyllm_engine.kv.free_memory import free_memory
 
 _DEFAULT_BYTES = 4 << 30
 """The most bytes allocated by default, unless one context needs more."""

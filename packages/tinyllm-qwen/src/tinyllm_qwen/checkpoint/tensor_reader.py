@@ -59,6 +59,14 @@ def iterate_tensors(
     yield from batch.items()
 
 
+def loaded_dtype(tensor: StoredTensor, dtype: mx.Dtype | None) -> mx.Dtype:
+    """Return the dtype of a tensor in memory, given the dtype of floating tensors."""
+    stored = STORED_DTYPES[tensor.dtype]
+    if tensor.dtype not in MLX_DTYPES:
+        return stored
+    return mx.float32 if tensor.float32 else dtype or stored
+
+
 def finished(array: mx.array, tensor: StoredTensor, dtype: mx.Dtype | None) -> mx.array:
     """Return the numbers of a file as the model needs them: cast, and norms as factors.
 
@@ -67,10 +75,7 @@ def finished(array: mx.array, tensor: StoredTensor, dtype: mx.Dtype | None) -> m
         tensor: the tensor that the numbers belong to.
         dtype: the dtype of floating tensors; None keeps the dtype of the file.
     """
-    if tensor.dtype not in MLX_DTYPES:
-        return array
-    dtype = mx.float32 if tensor.float32 else dtype
-    array = array if dtype is None else array.astype(dtype)
+    array = array.astype(loaded_dtype(tensor, dtype))
     return array + 1 if tensor.zero_centred else array
 
 

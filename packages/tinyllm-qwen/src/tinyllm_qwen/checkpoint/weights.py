@@ -6,6 +6,7 @@ import mlx.core as mx
 from tinyllm_ops import QuantizedTensor, Weight
 
 from tinyllm_qwen.checkpoint.joint_projections import split_projections
+from tinyllm_qwen.checkpoint.memory_check import check_memory
 from tinyllm_qwen.checkpoint.schema import FLOATING, check_schema, is_draft_head
 from tinyllm_qwen.checkpoint.slice_reader import read_slices
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, find_tensors
@@ -42,12 +43,15 @@ def load_weights(
         draft_head: True to load the draft head (`mtp.*`) too.
 
     Raises:
-        CheckpointError: if a file is missing or damaged, its tensors do not fit the config, or the
-            files have no draft head and `draft_head` asks for it.
+        CheckpointError: if a file is missing or damaged, its tensors do not fit the config, the
+            files have no draft head and `draft_head` asks for it, or the memory of a CPU is too
+            little for the weights.
         ValueError: if `dtype` is not float32, float16 or bfloat16.
     """
     stored, formats = _find(folder, config, dtype, draft_head=draft_head)
-    arrays = dict(iterate_tensors(stored, dtype or _common_dtype(stored), progress))
+    dtype = dtype or _common_dtype(stored)
+    check_memory(folder, stored, dtype)
+    arrays = dict(iterate_tensors(stored, dtype, progress))
     return _model_weights(arrays, formats, config)
 
 
@@ -89,7 +93,9 @@ def load_part(
     partition = partitions[rank]
     parts = {name: partition.slices(name, tensor.shape, config) for name, tensor in stored.items()}
     wanted = {name: part for name, part in parts.items() if part is not None}
-    arrays = read_slices(stored, wanted, dtype or _common_dtype(stored), progress)
+    dtype = dtype or _common_dtype(stored)
+    check_memory(folder, stored, dtype, wanted)
+    arrays = read_slices(stored, wanted, dtype, progress)
     own = {path: packed for path, packed in formats.items() if f"{path}.weight" in wanted}
     return _model_weights(arrays, own, config), partitions
 

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import psutil
 
-_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-_V2 = ("memory.max", "memory.current", "inactive_file")
-"""Files with the limit and the usage of a control group, and the field of its reclaimable cache."""
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+_V2 = ("memory.max", "memory.current", "")
+"""Files with the limit and the usage of a control group, and the prefix of its cache's fields."""
+
+_CACHES = ("active_file", "inactive_file")
+"""Fields with the cached bytes of files, which the system frees before it ends a process. A model
+that was just downloaded can be in both."""
 
 
 def free_memory(root: Path = Path("/")) -> int:
@@ -37,24 +41,24 @@ def _free_of_groups(root: Path) -> Iterator[int]:
         _, controllers, path = group.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
-        top, files = root / "sys/fs/cgroup", _V2
+        top, names = root / "sys/fs/cgroup", _V2
         if controllers:
-            top, files = top / "memory", _V1
+            top, names = top / "memory", _V1
         folder = top / path.lstrip("/")
         # The limits of all groups above count too. In a container the path can be one of the host,
         # whose folder is missing, and the files of the container's group are those of `top`.
         for each in (folder, *folder.parents):
             if each.is_relative_to(top):
-                yield from _free_of_group(each, files)
+                yield from _free_of_group(each, names)
 
 
-def _free_of_group(folder: Path, files: tuple[str, str, str]) -> Iterator[int]:
+def _free_of_group(folder: Path, names: tuple[str, str, str]) -> Iterator[int]:
     """Yield the free bytes of a control group, or nothing if it has no limit."""
-    limit, usage, cache = files
+    limit, usage, prefix = names
     try:
         most, used = int((folder / limit).read_text()), int((folder / usage).read_text())
         fields = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        reclaimable = int(fields.get(cache, 0))
+        reclaimable = sum(int(fields.get(prefix + cache, 0)) for cache in _CACHES)
     except (OSError, ValueError):  # no such files, or the limit is "max"
         return
     yield max(0, most - used + reclaimable)

@@ -1,14 +1,11 @@
-"""The memory of an engine is limited by the machine, and by the control groups of the process."""
+"""Free memory is limited by the machine, and by the control groups of the process."""
 
 import os
 from pathlib import Path
 
-import mlx.core as mx
 import psutil
 import pytest
-from tinyllm_engine import EngineSettings, MemorySettingError
-from tinyllm_engine.kv.free_memory import free_memory
-from tinyllm_engine.kv.memory_plan import plan_memory
+from tinyllm_qwen.free_memory import free_memory
 
 
 def write(folder: Path, **files: str) -> None:
@@ -29,7 +26,7 @@ def groups(root: Path, text: str) -> None:
 
 
 def v2(root: Path, folder: str, limit: str, used: int, cache: int) -> None:
-    stat = f"anon 5\ninactive_file {cache}\nfile 9\n"
+    stat = f"anon 5\ninactive_file {cache - cache // 4}\nactive_file {cache // 4}\nfile 9\n"
     files = {"memory__max": f"{limit}\n", "memory__current": f"{used}\n", "memory__stat": stat}
     write(root / "sys/fs/cgroup" / folder, **files)
 
@@ -67,18 +64,9 @@ def test_a_group_can_have_any_name(root: Path) -> None:
 def test_version_1_has_files_of_other_names(root: Path) -> None:
     groups(root, "5:cpu,cpuacct:/a\n4:memory:/a\n")
     files = {"memory__limit_in_bytes": "9000\n", "memory__usage_in_bytes": "2000\n"}
-    write(root / "sys/fs/cgroup/memory/a", **files, memory__stat="total_inactive_file 500\n")
+    write(
+        root / "sys/fs/cgroup/memory/a",
+        **files,
+        memory__stat="total_inactive_file 400\ntotal_active_file 100\n",
+    )
     assert free_memory(root) == 7500
-
-
-def test_more_than_the_free_memory_is_refused_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tinyllm_engine.kv.memory_plan.free_memory", lambda: 16_000)
-    text = "memory_bytes: expected at most 15000 bytes .* got 15001: give less"
-    with pytest.raises(MemorySettingError, match=text) as caught:
-        plan_memory(EngineSettings(8, memory_bytes=15_001), 10, 0, 99)
-    assert (caught.value.least, caught.value.most) == (10, 15_000)
-    assert plan_memory(EngineSettings(8, memory_bytes=15_000), 10, 0, 99).num_pages == 1500
-    assert plan_memory(EngineSettings(8), 10, 0, 9999).num_pages == 800
-    # The memory of a GPU is another one.
-    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu, 0))
-    assert plan_memory(EngineSettings(8, memory_bytes=20_000), 10, 0, 99).num_pages == 2000

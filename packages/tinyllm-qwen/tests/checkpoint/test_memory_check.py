@@ -1,0 +1,69 @@
+"""Weights that do not fit into memory are refused before they are read."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+from tinyllm_qwen import CheckpointError, QwenConfig
+from tinyllm_qwen.checkpoint.weights import load_part, load_weights
+
+FREE = "tinyllm_qwen.checkpoint.memory_check.free_memory"
+
+
+@pytest.fixture
+def folder(random_checkpoint: Callable[..., Any]) -> Path:
+    made = random_checkpoint(quantization={"group_size": 32, "bits": 4}).fill(mx.bfloat16)
+    return Path(made.quantize(["embed_tokens"], 32, 4, "affine").save().folder)
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+def test_weights_take_what_the_check_expects(
+    folder: Path, dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = QwenConfig.from_folder(folder)
+    weights = load_weights(folder, config, dtype=dtype)
+    size = sum(weight.nbytes for weight in weights.values())
+    monkeypatch.setattr(FREE, lambda: size)
+    load_weights(folder, config, dtype=dtype)
+    monkeypatch.setattr(FREE, lambda: size - 1)
+    message = "the weights take .* of memory, .* are free: .* fewer bits .* smaller one"
+    with pytest.raises(CheckpointError, match=f"^{re.escape(str(folder))}: {message}"):
+        load_weights(folder, config, dtype=dtype)
+
+
+def test_a_rank_needs_memory_for_its_part_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = QwenConfig.from_folder(folder)
+    weights, _ = load_part(folder, config, 1, 2)
+    size = sum(weight.nbytes for weight in weights.values())
+    monkeypatch.setattr(FREE, lambda: size)
+    load_part(folder, config, 1, 2)
+    monkeypatch.setattr(FREE, lambda: size - 1)
+    with pytest.raises(CheckpointError, match="the weights take"):
+        load_part(folder, config, 1, 2)
+
+
+def test_nothing_is_read_of_a_file_that_is_too_large(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FREE, lambda: 1000)
+    progress: list[int] = []
+    with pytest.raises(CheckpointError, match=r"1\.0 kB are free"):
+        load_weights(
+            folder,
+            QwenConfig.from_folder(folder),
+            progress=lambda done, _: progress.append(done),
+        )
+    assert not progress
+
+
+def test_a_gpu_has_another_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FREE, lambda: 1000)
+    device = mx.Device(mx.gpu, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(mx, "default_device", lambda: device)
+        load_weights(folder, QwenConfig.from_folder(folder))
