@@ -56,6 +56,27 @@ def test_regenerating_computes_only_the_last_prompt_token(start: Start, random: 
     assert len(session.conversation.turns) == 1
 
 
+def test_the_context_has_the_tokens_that_memory_holds(
+    start: Start, random: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assistant = start(random).assistant
+    assert not assistant.notices()
+    caches = assistant.model.make_caches()
+    assistant.model(mx.zeros((1, 1), mx.int32), caches)
+    arrays = [array for cache in caches for array in cache.arrays]
+    token_bytes = sum(array.nbytes // array.shape[-2] for array in arrays)
+    monkeypatch.setattr("tinyllm_chat.local.context.free_memory", lambda: 160 * token_bytes)
+    limited = start(random).assistant
+    assert limited.max_model_len == 150
+    (notice,) = limited.notices()
+    assert notice.startswith("the context is limited to 150 tokens, whose keys and values fit")
+    assert start(random, kv_bits=8).assistant.max_model_len > 150
+    chosen = start(random, max_model_len=100).assistant
+    assert (chosen.max_model_len, chosen.notices()) == (100, [])
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu, 0))
+    assert start(random).assistant.max_model_len == assistant.max_model_len
+
+
 def test_the_template_drops_thinking_of_earlier_turns(start: Start, scripted: str) -> None:
     session = start(scripted).session
     first = session.ask("one")

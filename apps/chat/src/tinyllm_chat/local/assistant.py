@@ -24,7 +24,7 @@ from tinyllm_chat.answer import (
 )
 from tinyllm_chat.conversation import Conversation, Message
 from tinyllm_chat.errors import ChatError
-from tinyllm_chat.local.context import fit_prompt
+from tinyllm_chat.local.context import fit_prompt, most_tokens
 from tinyllm_chat.local.prefix_cache import PrefixCache
 from tinyllm_chat.settings import Settings
 from tinyllm_chat.thinking import EFFORTS, template_variables
@@ -103,7 +103,7 @@ class LocalAssistant:
         if settings.thinking is not None:
             self.think(settings.thinking)
         self.load_seconds = time.perf_counter() - started
-        longest = model.config.context_length
+        longest = most_tokens(model, settings.kv_bits)
         self.max_model_len = min(longest, settings.max_model_len or longest)
         self.cache = PrefixCache(lambda: model.make_caches(kv_bits=settings.kv_bits))
         self.answers = 0
@@ -178,10 +178,17 @@ class LocalAssistant:
             f"{option} has no effect: decoding is greedy, unless --temperature is above 0"
             for option in unused_options(self.settings, self.defaults)
         ]
-        if (self.settings.max_model_len or 0) > self.max_model_len:
+        longest = config.context_length
+        wanted = self.settings.max_model_len or longest
+        if wanted > longest:
             notices.append(
-                f"--max-model-len {self.settings.max_model_len:,} has no effect: the model's own "
-                f"context has {self.max_model_len:,} tokens"
+                f"--max-model-len {wanted:,} has no effect: the model's own context has "
+                f"{longest:,} tokens"
+            )
+        if self.max_model_len < min(wanted, longest):
+            notices.append(
+                f"the context is limited to {self.max_model_len:,} tokens, whose keys and values "
+                "fit into the free memory (--kv-bits 8 or 4 makes them smaller)"
             )
         return notices
 

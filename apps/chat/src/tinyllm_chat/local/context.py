@@ -4,6 +4,9 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import mlx.core as mx
+from tinyllm_qwen.free_memory import free_memory
+from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.text.chat_prompt import ChatPrompt
 
 from tinyllm_chat.conversation import Conversation, Message
@@ -25,6 +28,19 @@ class FittedPrompt:
     tokens: list[int]
     opens_reasoning: bool
     first_turn: int
+
+
+_SPARE_PART = 16
+"""One part of the free memory in so many stays free, for activations."""
+
+
+def most_tokens(model: LanguageModel, kv_bits: int | None) -> int:
+    """Return the most tokens of a text that the free memory of a CPU allows, and the context."""
+    longest = model.config.context_length
+    if mx.default_device().type == mx.gpu:
+        return longest
+    free = free_memory()
+    return min(longest, (free - free // _SPARE_PART) // model.page_bytes(1, kv_bits=kv_bits))
 
 
 def fit_prompt(
