@@ -186,6 +186,20 @@ def test_a_hanging_rank_fails_new_requests(start: Start, endless: Path) -> None:
     assert two.worker.returncode == 1
 
 
+def test_a_second_signal_does_not_wait_for_a_hanging_rank(start: Start, endless: Path) -> None:
+    two = start("--model", str(endless), "--kv-cache-memory", "0.2", "--max-tokens", "100000")
+    with streamed(two.server):
+        two.worker.send_signal(signal.SIGSTOP)
+        os.waitpid(two.worker.pid, os.WUNTRACED)  # until it has stopped
+        two.server.process.send_signal(signal.SIGTERM)
+        two.server.wait_for("draining")
+        two.server.process.send_signal(signal.SIGTERM)
+        assert two.server.wait(5.0) == 0
+    assert two.server.entries("ended")
+    two.worker.send_signal(signal.SIGCONT)
+    assert "rank 0 has left: the group ends" in two.worker_log()
+
+
 def test_a_dead_server_ends_the_other_rank(start: Start, endless: Path) -> None:
     two = start("--model", str(endless), "--kv-cache-memory", "0.2", "--max-tokens", "100000")
     with streamed(two.server):

@@ -24,6 +24,12 @@ class ServedModel(ABC):
     loading = "the model is still being loaded"
     """The message of the errors in the state "loading"."""
 
+    close_timeout: float | None = None
+    """Seconds in which `close` must end after a second signal, or the process is killed.
+
+    None: no limit.
+    """
+
     metrics: Metrics
     """The metrics that this process counts."""
 

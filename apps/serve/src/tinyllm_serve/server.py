@@ -98,7 +98,7 @@ async def serve(settings: Settings, served: ServedModel, application: ASGIApp) -
                 log_event("draining", seconds=seconds)
                 await _finish(served, server, serving, signals, seconds)
         finally:
-            await served.close()
+            await _close(served, signals)
             await connections.close()
             server.should_exit = server.force_exit = True
             await serving
@@ -171,6 +171,19 @@ async def _finish(
     await asyncio.wait({finishing, stop}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finishing.cancel()
     stop.cancel()
+
+
+async def _close(served: ServedModel, signals: Signals) -> None:
+    """End the model. After a second signal, end the process if this takes too long."""
+    closing = asyncio.create_task(served.close())
+    stop = asyncio.create_task(signals.second.wait())
+    await asyncio.wait({closing, stop}, return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    await asyncio.wait({closing}, timeout=served.close_timeout)
+    if not closing.done():
+        log_event("ended")
+        os._exit(0)
+    closing.result()
 
 
 def _url(listener: socket.socket) -> str:

@@ -17,7 +17,7 @@ from tinyllm_qwen.config.generation import FILE_NAME
 from tinyllm_qwen.language_model import LanguageModel
 
 from tinyllm_serve.errors import ServeError, UsageError
-from tinyllm_serve.group import Group
+from tinyllm_serve.group import CLOSE_TIMEOUT, Group
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.pace import Pacer
 from tinyllm_serve.metrics import Metrics
@@ -55,6 +55,7 @@ class Service(ServedModel):
         self.settings = settings
         self.root = settings.model if root is None else root
         self._group = group
+        self.close_timeout = None if group is None else CLOSE_TIMEOUT
         # A failed step does not know which rank was lost. The control channel to that rank does.
         failing = None if group is None else group.member.await_loss
         self.engine = AsyncEngine(self._make, failing)
