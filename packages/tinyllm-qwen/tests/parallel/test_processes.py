@@ -3,9 +3,11 @@
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -255,3 +257,27 @@ def test_ranks_with_one_other_byte_do_not_start(tmp_path: Path) -> None:
     for code, _, errors in ended(tmp_path, 2, MEMBER, str(first), str(second)):
         assert code == 1
         assert "ValueError: model.safetensors: ranks 0 and 1 have different bytes" in errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_rank_that_waits_for_the_others(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    program = (
+        "import os, runpy, signal, sys\n"
+        "signal.signal(signal.SIGTERM, lambda *_: os._exit(7))\n"
+        "runpy.run_path(sys.argv[1], run_name='__main__')\n"
+    )
+    path = hostfile(tmp_path, 2)
+    host, _, port = json.loads(path.read_text())[0][0].rpartition(":")
+    environment = os.environ | {"MLX_RANK": "1", "MLX_HOSTFILE": str(path)}
+    with (
+        socket.create_server((host, int(port))) as rank_0,
+        subprocess.Popen([sys.executable, "-c", program, str(MEMBER)], env=environment) as rank_1,
+    ):
+        rank_0.settimeout(60)
+        rank_0.accept()[0].close()  # rank 1 connects to its neighbor, and waits for a connection
+        rank_1.send_signal(number)
+        started = time.monotonic()
+        assert rank_1.wait(60) == -number
+        assert time.monotonic() - started < 5

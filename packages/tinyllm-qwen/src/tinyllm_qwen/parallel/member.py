@@ -4,8 +4,11 @@ import faulthandler
 import json
 import os
 import re
+import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -84,7 +87,8 @@ class Member:
         """Join the group of ranks that the environment variables describe.
 
         If the other ranks do not join within `JOIN_TIMEOUT` seconds, this process ends with exit
-        code 1.
+        code 1. Meanwhile a signal with a handler, such as Ctrl-C, ends this process as if it had
+        none.
 
         Args:
             on_loss: a callback for the loss of a rank; see `ControlChannel`.
@@ -102,7 +106,7 @@ class Member:
             return None  # mlx.launch passes an empty hostfile if it starts only one process
         # MLX waits without releasing the GIL, so no Python thread could enforce the timeout.
         # faulthandler ends the process from a C thread.
-        with Path(os.devnull).open("w") as nowhere:
+        with Path(os.devnull).open("w") as nowhere, _default_signals():
             faulthandler.dump_traceback_later(JOIN_TIMEOUT, exit=True, file=nowhere)
             try:
                 group = _described_group()
@@ -216,6 +220,24 @@ class Member:
             raise RuntimeError(
                 "rank 0 ended before the other ranks: see the output of rank 0"
             ) from error
+
+
+@contextmanager
+def _default_signals() -> Iterator[None]:
+    """Let signals that have a Python handler end the process, because MLX calls no handler.
+
+    Python calls handlers between two instructions, and only a main thread can change them.
+    """
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
+            if callable(signal.getsignal(number)):  # not if the signal is ignored
+                handlers[number] = signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def _check_ring() -> None:
