@@ -70,7 +70,7 @@ def test_reasoning_has_its_own_field(scripted: Server) -> None:
     answer = ask(scripted, "#think")
     message = answer.choices[0].message
     assert (message.to_dict()["reasoning_content"], message.content) == ("Hm.", "It is so.")
-    assert answer.usage.completion_tokens_details.reasoning_tokens == 2
+    assert answer.usage.completion_tokens_details.reasoning_tokens == 3
     deltas = [chunk.choices[0].delta for chunk in stream(scripted, "#think")]
     assert "".join(delta.content or "" for delta in deltas) == "It is so."
     reasoning = [getattr(delta, "reasoning_content", None) or "" for delta in deltas]

@@ -34,7 +34,7 @@ def test_reasoning_is_an_item(scripted: Server) -> None:
     assert [item.type for item in answer.output] == ["reasoning", "message"]
     assert answer.output[0].content[0].text == "Hm."
     assert (answer.output_text, answer.status) == ("It is so.", "completed")
-    assert answer.usage.output_tokens_details.reasoning_tokens == 2
+    assert answer.usage.output_tokens_details.reasoning_tokens == 3
     assert answer.metadata == {"a": "b"}
     short = ask(scripted, "#think", max_output_tokens=5)
     assert (short.status, short.incomplete_details.reason) == ("incomplete", "max_output_tokens")

@@ -1,9 +1,12 @@
-"""Token counts in the chunks of a stream."""
+"""Token counts of answers, and in the chunks of a stream."""
 
 from typing import Any
 
 import openai
 import pytest
+from tinyllm_engine import Output, Request, Usage
+from tinyllm_serve.generation.generate import Answer
+from tinyllm_serve.generation.parsers import AnswerParser
 from tinyllm_serve.testing import Server
 
 MESSAGES = [{"role": "user", "content": "#think"}]
@@ -30,3 +33,21 @@ def test_each_chunk_can_have_the_usage_so_far(scripted: Server, body: dict[str, 
         assert all(chunk.usage and chunk.choices for chunk in alone)
         off = create(**options, stream_options={"continuous_usage_stats": False})
         assert all(chunk.usage is None for chunk in off)
+
+
+@pytest.mark.parametrize(
+    ("texts", "opened", "count"),
+    [
+        (["<think>", "Hm.", "</think>", "\n\n", "It is."], False, 3),
+        (["<think>", "Hm.", "</think>It", " is."], False, 3),
+        (["\n", "Hm.", "\n", "</", "think>", "\n\n", "It is."], True, 5),
+        (["<think>", "\n", "</think>", "It is."], False, 3),
+        (["<think>", "Hm", "."], False, 3),
+        (["It", " is."], False, 0),
+    ],
+)
+def test_tokens_from_tag_to_tag_are_reasoning(texts: list[str], opened: bool, count: int) -> None:
+    answer = Answer(Request([1]), AnswerParser(opened=opened), 0)
+    for number, text in enumerate(texts, start=1):
+        answer.add(Output(text, 0, None, Usage(1, 0, number)))
+    assert answer.reasoning_tokens == count

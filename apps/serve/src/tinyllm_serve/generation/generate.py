@@ -69,7 +69,8 @@ class Answer:
         reasoning: the reasoning so far.
         calls: the function calls so far, of which the last may be incomplete.
         outputs: the outputs so far, if they are kept.
-        reasoning_tokens: the number of tokens of the reasoning so far.
+        reasoning_tokens: the number of tokens of the reasoning so far, from the one that completes
+            `<think>` to the one that completes `</think>`, which may have text after it.
         usage: token counts so far; None before the first token.
         finish_reason: None until the answer has ended.
     """
@@ -89,8 +90,9 @@ class Answer:
 
     def add(self, output: Output) -> AnswerToken:
         """Add the next token."""
-        self.reasoning_tokens += self.parser.thinking
+        was_thinking = self.parser.thinking
         parts = [*self.parser.push(output.text)]
+        self.reasoning_tokens += was_thinking or self.parser.thinking
         if output.finish_reason is not None:
             parts += self.parser.finish()
             self.finish_reason = "length" if output.finish_reason == "length" else "stop"

@@ -26,11 +26,7 @@ class PlainText:
 
 
 class AnswerParser:
-    """The parser of chat answers: reasoning, content and function calls.
-
-    Attributes:
-        thinking: True if the latest text belonged to the reasoning.
-    """
+    """The parser of chat answers: reasoning, content and function calls."""
 
     def __init__(
         self,
@@ -47,12 +43,16 @@ class AnswerParser:
                 Without functions, calls stay text.
             call_format: the format in which the model writes calls.
         """
-        self.thinking = opened
         self._reasoning = ReasoningParser(opened=opened)
         self._calls: ToolCallParser | None = None
         if functions:
             xml = call_format == "xml"
             self._calls = XmlToolCallParser(functions) if xml else ToolCallParser(functions)
+
+    @property
+    def thinking(self) -> bool:
+        """True after the tag that opens the reasoning, until the tag that closes it."""
+        return self._reasoning.thinking
 
     def push(self, text: str) -> list[Part]:
         """Take the next piece of text, and return the parts that are certain now."""
@@ -66,7 +66,6 @@ class AnswerParser:
     def _parts(self, segments: list[Segment]) -> list[Part]:
         parts: list[Part] = []
         for segment in segments:
-            self.thinking = segment.thinking
             if segment.thinking:
                 parts.append(Reasoning(segment.text))
             elif self._calls:

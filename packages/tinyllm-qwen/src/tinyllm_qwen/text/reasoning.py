@@ -36,6 +36,11 @@ class ReasoningParser:
         self._held = ""
         self._begun = False  # True once the current kind of text has a character
 
+    @property
+    def thinking(self) -> bool:
+        """True between the tags: after `<think>`, and until `</think>` is complete."""
+        return self._tag == CLOSE
+
     def push(self, text: str) -> list[Segment]:
         """Add the next piece of text, and return the segments that can be shown now."""
         self._held += text
@@ -49,7 +54,7 @@ class ReasoningParser:
                 self._begun = True  # without reasoning, leading white space is text of the answer
             else:
                 return []
-        if self._tag == CLOSE:
+        if self.thinking:
             thought, closed, rest = self._held.partition(CLOSE)
             if closed:
                 segments += self._segment(thought.rstrip(), thinking=True)
@@ -64,9 +69,8 @@ class ReasoningParser:
     def finish(self) -> list[Segment]:
         """End the text, and return the text that was held back."""
         rest, self._held = self._held, ""
-        thinking = self._tag == CLOSE
         self._begun |= self._tag == OPEN  # without reasoning, white space is text of the answer
-        return self._segment(rest.rstrip() if thinking else rest, thinking=thinking)
+        return self._segment(rest.rstrip() if self.thinking else rest, thinking=self.thinking)
 
     def _segment(self, text: str, *, thinking: bool) -> list[Segment]:
         """Return the text as a segment, without white space at the start of its kind of text."""
