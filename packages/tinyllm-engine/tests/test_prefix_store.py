@@ -3,13 +3,17 @@
 import asyncio
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
 from tinyllm_engine import AsyncEngine, Engine, EngineSettings, Request, RequestState
+from tinyllm_engine.kv.file_replacement import remove_leftovers
 from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_engine.kv.prefix_store import model_fingerprint
 from tinyllm_ops import QuantizedTensor
@@ -192,6 +196,40 @@ def test_a_failed_write_is_logged_and_leaves_the_old_file(
     assert Engine(*pico, replace(SETTINGS, prefix_path=path)).stats.pages_cached == saved
     with pytest.raises(ValueError, match="prefix_path"):
         Engine(*pico).save_prefixes()
+
+
+def test_temporary_files_of_killed_processes_are_removed(
+    pico: Model, prompts: list[list[int]], path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = (
+        "import os, pathlib, sys\n"
+        "from tinyllm_engine.kv.file_replacement import replacement\n"
+        "with replacement(pathlib.Path(sys.argv[1])) as partial:\n"
+        "    partial.write_bytes(b'half')\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+
+    def kill_a_writer() -> None:
+        subprocess.run([sys.executable, "-c", program, str(path)], check=False)
+        assert len([*path.parent.iterdir()]) == 1 + path.exists()
+
+    kill_a_writer()
+    engine = Engine(*pico, replace(SETTINGS, prefix_path=path))
+    assert not [*path.parent.iterdir()]
+    ask(engine, prompts[:2])
+    kill_a_writer()
+    save = mx.save_safetensors
+
+    def save_while_others_start(file: str, *arguments: Any) -> None:
+        """Save as MLX does. The file of the running save must stay."""
+        for write in (lambda: None, lambda: save(file, *arguments)):
+            write()
+            remove_leftovers(path)
+            assert [each.name for each in path.parent.iterdir()] == [Path(file).name]
+
+    monkeypatch.setattr(mx, "save_safetensors", save_while_others_start)
+    assert engine.save_prefixes() > 0
+    assert [*path.parent.iterdir()] == [path]
 
 
 def test_a_draft_model_computes_the_pages_of_a_file(

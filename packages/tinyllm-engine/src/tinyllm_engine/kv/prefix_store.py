@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import zlib
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from tinyllm_qwen.regular_file import exists
 
 from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.kv.block_manager import HASH_BYTES, BlockManager
+from tinyllm_engine.kv.file_replacement import remove_leftovers, replacement
 from tinyllm_engine.kv.page_pool import PooledCache
 from tinyllm_engine.kv.snapshot_store import SnapshotStore
 
@@ -85,20 +85,17 @@ class PrefixStore:
         snapshots = {each: slot for each, slot in snapshots.items() if each in pages}
         tensors |= _rows(_SNAPSHOTS, snapshots, self._states())
         metadata = {"identity": self._identity, "checksum": _checksum(tensors)}
-        # MLX adds ".safetensors" to other names, and does not report a failed write: compare the
-        # size below.
-        partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.safetensors")
+        expected = sum(tensor.nbytes for tensor in tensors.values())
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            mx.save_safetensors(str(partial), tensors, metadata)
-            expected, actual = sum(t.nbytes for t in tensors.values()), partial.stat().st_size
-            if actual < expected:
-                raise OSError(f"expected {expected} bytes on the disk, got {actual}: is it full?")
-            partial.replace(path)
+            with replacement(path) as partial:
+                mx.save_safetensors(str(partial), tensors, metadata)
+                actual = partial.stat().st_size  # MLX does not report a failed write
+                if actual < expected:
+                    raise OSError(
+                        f"expected {expected} bytes on the disk, got {actual}: is it full?"
+                    )
         except (OSError, RuntimeError) as error:
             _log.warning("%s: prefixes were not saved: %s", path, error)
-            if partial.exists():
-                partial.unlink()
             return 0
         _log.info("%s: %d pages and %d snapshots were saved", path, len(pages), len(snapshots))
         return len(pages)
@@ -106,11 +103,14 @@ class PrefixStore:
     def load(self, path: Path) -> int:
         """Load the pages of a file. If not all fit, the most recently used pages are loaded.
 
+        Temporary files that killed processes left beside the file are removed.
+
         Returns:
             The number of loaded pages; 0 without a file, or if the file cannot be used, with the
             reason in the log.
         """
         try:
+            remove_leftovers(path)
             if not exists(path):
                 return 0
             tensors = self._read(path)
