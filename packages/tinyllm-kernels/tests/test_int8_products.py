@@ -19,7 +19,7 @@ from tinyllm_kernels.testing import (
     make_layers,
     same_bits,
 )
-from tinyllm_layers import Backend, LayerStack, make_stack
+from tinyllm_layers import Backend, LayerStack, MoE, make_stack
 from tinyllm_ops import OpSet, Phase, QuantizedTensor, Weight, quantize
 from tinyllm_ops.testing import assert_close, exact, normal, oracle
 
@@ -153,6 +153,35 @@ def test_other_weights_are_multiplied_as_by_cpu(
     assert same_bits(int8_ops.linear(x, w), ops.linear(x, w))
 
 
+@pytest.mark.parametrize("form", [(64, 4, "affine"), (64, 8, "affine"), (32, 4, "mxfp4")], ids=str)
+def test_float32_is_multiplied_as_by_cpu(
+    int8_ops: OpSet, ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, str]
+) -> None:
+    x, w = normal((9, 384), mx.float32, seed=1), quantize(normal((45, 384), dtype, seed=2), *form)
+    assert same_bits(int8_ops.linear(x, w), ops.linear(x, w))
+    experts = mx.zeros(9, mx.int32)
+    wide = quantize(normal((2, 45, 384), dtype, seed=2), *form)
+    found = (each.expert_linear(x, wide, experts) for each in (int8_ops, ops))
+    assert same_bits(*found)
+
+
+@pytest.mark.parametrize("phase", ["decode", "prefill"])
+def test_tokens_are_routed_as_by_cpu(
+    int8_ops: OpSet, ops: OpSet, dtype: mx.Dtype, phase: Phase
+) -> None:
+    """The native stack does not round x for the router. Ranks that share experts call `route`."""
+    shape = LayerShape("qwen3_moe", ("affine", 4, 32), width=128, experts=8, chosen=3)
+    x = normal((1, 9, shape.width), dtype, seed=1)
+    routed = []
+    for each in (int8_ops, ops):
+        (layer,) = make_layers(shape, 1, dtype, each)
+        assert isinstance(layer.mlp, MoE)
+        assert isinstance(layer.mlp.w_router, QuantizedTensor)
+        routed.append(layer.mlp.route(x, phase=phase))
+    for ours, exactly in zip(*routed, strict=True):
+        assert same_bits(ours, exactly)
+
+
 def test_experts_are_multiplied_like_other_weights(int8_ops: OpSet, dtype: mx.Dtype) -> None:
     w = quantize(normal((3, 45, 384), dtype, seed=2), 64, 4)
     experts = [0, 0, 1, 1, 1, *[2] * 20]
@@ -178,7 +207,18 @@ def test_nan_and_inf_reach_only_their_own_row(int8_ops: OpSet, dtype: mx.Dtype, 
 def test_a_native_stack_has_the_bits_of_its_ops(
     int8_ops: OpSet, dtype: mx.Dtype, kind: str
 ) -> None:
-    shape = LayerShape(weight_format=("affine", 4, 32), width=128, heads=8, hidden=256)
+    check_stack(int8_ops, dtype, kind, ("affine", 4, 32))
+
+
+def test_a_native_stack_in_float32_has_the_bits_of_its_ops(int8_ops: OpSet) -> None:
+    check_stack(int8_ops, mx.float32, "dense", ("mxfp4", 4, 32))
+
+
+def check_stack(
+    int8_ops: OpSet, dtype: mx.Dtype, kind: str, weight_format: tuple[str, int, int]
+) -> None:
+    """Compare the native stack with `LayerStack` on the same layers, caches and batches."""
+    shape = LayerShape(weight_format=weight_format, width=128, heads=8, hidden=256)
     layers = make_layers(shape, 3, dtype, int8_ops)
     found = []
     for stack in (make_stack(layers, int8_ops), LayerStack(layers)):

@@ -102,7 +102,8 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
     dtypes = {w.dtype for w in dense if isinstance(w, mx.array)}
     if len(dtypes) > 1 or not dtypes.issubset(_FLOATING):
         return None
-    to_native = partial(native_weight, int8_activations=core.ops.linear is CPU_INT8_OPS.linear)
+    rounds = core.ops.linear is CPU_INT8_OPS.linear and mx.float32 not in dtypes
+    to_native = partial(native_weight, int8_activations=rounds)
     feed_forward = _feed_forward(layer, to_native)
     is_distributed = core.communicator.size > 1 or mlp.communicator.size > 1
     return LayerHandle(

@@ -43,11 +43,12 @@ def int8_linear(
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "*batch O"]:
-    """Compute `linear` with x rounded to 8 bits, if w is affine in 4 or 8 bits, or mxfp4.
+    """Compute `linear` with x of 16 bits rounded to 8, if w is affine in 4 or 8 bits, or mxfp4.
 
-    Each group of x that shares a scale of w is rounded to 255 steps of its largest number.
+    Each group of x that shares a scale of w is rounded to 255 steps of its largest number. x in
+    float32, such as that of a router, is not rounded.
     """
-    return _linear(x, w, bias, residual, phase, int8_activations=True)
+    return _linear(x, w, bias, residual, phase, int8_activations=x.dtype != mx.float32)
 
 
 def int8_expert_linear(
@@ -58,7 +59,7 @@ def int8_expert_linear(
     phase: Phase | None = None,
 ) -> Float[mx.array, "*batch O"]:
     """Compute `expert_linear` with x rounded as by `int8_linear`."""
-    return _expert_linear(x, w, experts, phase, int8_activations=True)
+    return _expert_linear(x, w, experts, phase, int8_activations=x.dtype != mx.float32)
 
 
 def embedding(ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*batch E"]:
