@@ -252,6 +252,13 @@ def test_weights_without_codes_of_4_or_8_bits_are_named(int8_ops: OpSet, dtype: 
     assert same_bits(int8_ops.linear(x, weights["q"]), int8_ops.linear(x, quantize(dense)))
 
 
+def test_activations_in_float32_are_named(int8_ops: OpSet) -> None:
+    assert isinstance(int8_ops, Backend)
+    dense = normal((64, 384), mx.float32, seed=1)
+    with pytest.warns(UserWarning, match="cpu-int8: expected activations of 16 bits, got float32"):
+        int8_ops.prepare({"norm": dense[0], "q": quantize(dense, 32, 4, "mxfp4")})
+
+
 def test_plain_kernels_refuse_by_name(ops: OpSet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TINYLLM_CPU_ISA", "portable")
     with pytest.raises(BackendError, match="no products of 8-bit activations for portable"):

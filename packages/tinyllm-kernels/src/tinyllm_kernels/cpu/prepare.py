@@ -40,11 +40,15 @@ def prepare_int8(weights: MutableMapping[str, Weight]) -> None:
     prepare(weights)
     converted = [native_weight(weight, int8_activations=True) for weight in weights.values()]
     if not any(native.uses_int8_activations(w) for w in converted):
-        warnings.warn(
-            "cpu-int8: expected affine weights of 4 bits with 16-bit scales, or mxfp4 (with VNNI, "
-            "AMX or NEON also affine of 8 bits), got none: this model is computed as by cpu",
-            stacklevel=2,
+        reason = (
+            "expected affine weights of 4 bits with 16-bit scales, or mxfp4 (with VNNI, AMX or "
+            "NEON also affine of 8 bits), got none"
         )
+    elif {w.dtype for w in weights.values() if isinstance(w, mx.array)} == {mx.float32}:
+        reason = "expected activations of 16 bits, got float32"
+    else:
+        return
+    warnings.warn(f"cpu-int8: {reason}: this model is computed as by cpu", stacklevel=2)
 
 
 def _interleaved(weight: Weight) -> Weight:
