@@ -36,11 +36,11 @@ _SPARE_PART = 16
 
 def most_tokens(model: LanguageModel, kv_bits: int | None) -> int:
     """Return the most tokens of a text that the free memory of a CPU allows, and the context."""
-    longest = model.config.context_length
-    if mx.default_device().type == mx.gpu:
+    longest, token_bytes = model.config.context_length, model.page_bytes(1, kv_bits=kv_bits)
+    if mx.default_device().type == mx.gpu or not token_bytes:  # 0 if all layers are recurrent
         return longest
     free = free_memory()
-    return min(longest, (free - free // _SPARE_PART) // model.page_bytes(1, kv_bits=kv_bits))
+    return min(longest, (free - free // _SPARE_PART) // token_bytes)
 
 
 def fit_prompt(
