@@ -1,5 +1,7 @@
 """The local assistant: the effect of every option, and exact reuse of the cache."""
 
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +17,8 @@ from tinyllm_chat.settings import Settings
 from tinyllm_kernels import BackendError, available
 from tinyllm_layers import DenseCache, QuantizedCache
 from tinyllm_ops import OpSet
-from tinyllm_qwen import CheckpointError, Qwen
-from tinyllm_qwen.testing import hybrid_checkpoint
+from tinyllm_qwen import CheckpointError
+from tinyllm_qwen.testing import SHAPES, hybrid_checkpoint
 
 Start = Callable[..., Any]
 QUESTIONS = ["What is a cache?", "And what is it for? " * 3, "Thanks"]
@@ -67,17 +69,40 @@ def test_the_context_has_the_tokens_that_memory_holds(
     token_bytes = sum(array.nbytes // array.shape[-2] for array in arrays)
     monkeypatch.setattr("tinyllm_chat.local.context.free_memory", lambda: 160 * token_bytes)
     limited = start(random).assistant
-    assert limited.max_model_len == 150
+    assert limited.max_model_len == 120  # with capacity for 150
     (notice,) = limited.notices()
-    assert notice.startswith("the context is limited to 150 tokens, whose keys and values fit")
-    assert start(random, kv_bits=8).assistant.max_model_len > 150
+    assert notice.startswith("the context is limited to 120 tokens, whose keys and values fit")
+    assert start(random, kv_bits=8).assistant.max_model_len > 120
     chosen = start(random, max_model_len=100).assistant
     assert (chosen.max_model_len, chosen.notices()) == (100, [])
-    with monkeypatch.context() as patch:
-        patch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu, 0))
-        assert start(random).assistant.max_model_len == assistant.max_model_len
-    monkeypatch.setattr(Qwen, "page_bytes", lambda *_, **__: 0)  # all layers are recurrent
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu, 0))
     assert start(random).assistant.max_model_len == assistant.max_model_len
+
+
+@pytest.mark.parametrize("slides", [1, 2])
+def test_layers_with_a_sliding_window_need_memory_for_the_window_alone(
+    start: Start, random: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slides: int
+) -> None:
+    folder = Path(shutil.copytree(random, tmp_path / "sliding"))
+    config = json.loads((folder / "config.json").read_text())
+    assert config["num_hidden_layers"] == 2
+    window = {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 2 - slides}
+    (folder / "config.json").write_text(json.dumps(config | window))
+    layer_bytes = start(random).assistant.model.page_bytes(1) // 2
+    monkeypatch.setattr("tinyllm_chat.local.context.free_memory", lambda: 160 * layer_bytes)
+    assistant = start(str(folder)).assistant
+    # The other layer has capacity for the 130 tokens that remain, a quarter of it to grow.
+    expected = 104 if slides == 1 else assistant.model.config.context_length
+    assert assistant.max_model_len == expected
+
+
+def test_a_model_of_recurrent_layers_alone_has_its_whole_context(
+    start: Start, tmp_path: Path
+) -> None:
+    shape = SHAPES["tiny"] | {"num_hidden_layers": 3}
+    assistant = start(str(hybrid_checkpoint(tmp_path / "recurrent", shape))).assistant
+    assert assistant.model.page_bytes(1) == 0
+    assert assistant.max_model_len == assistant.model.config.context_length
 
 
 def test_the_template_drops_thinking_of_earlier_turns(start: Start, scripted: str) -> None:

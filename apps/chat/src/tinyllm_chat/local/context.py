@@ -1,6 +1,6 @@
 """The prompt of a conversation, without its oldest turns if the context is full."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -33,14 +33,28 @@ class FittedPrompt:
 _SPARE_PART = 16
 """One part of the free memory in so many stays free, for activations."""
 
+_GROWTH_PART = 4
+"""A cache that grows has capacity for one more token in so many: see `DenseCache`."""
+
 
 def most_tokens(model: LanguageModel, kv_bits: int | None) -> int:
-    """Return the most tokens of a text that the free memory of a CPU allows, and the context."""
-    longest, token_bytes = model.config.context_length, model.page_bytes(1, kv_bits=kv_bits)
-    if mx.default_device().type == mx.gpu or not token_bytes:  # 0 if all layers are recurrent
+    """Return the most tokens whose caches fit into the free memory of a CPU, within the context."""
+    config, longest = model.config, model.config.context_length
+    if mx.default_device().type == mx.gpu:
         return longest
+    # Bytes of a token in all layers. Recurrent layers have none, whatever the length of a text.
+    growing, sliding, size = model.page_bytes(1, kv_bits=kv_bits), 0, 0
+    if config.sliding_window is not None:  # its layers keep the window alone, and never quantized
+        layers, slides = config.num_hidden_layers, len(config.sliding_window.layers)
+        growing = growing * (layers - slides) // layers
+        sliding, size = model.page_bytes(1) * slides // layers, config.sliding_window.size
+
+    def cache_bytes(tokens: int) -> int:
+        capacity = tokens + tokens // _GROWTH_PART
+        return growing * capacity + sliding * min(capacity, size)
+
     free = free_memory()
-    return min(longest, (free - free // _SPARE_PART) // token_bytes)
+    return bisect_right(range(1, longest + 1), free - free // _SPARE_PART, key=cache_bytes)
 
 
 def fit_prompt(
