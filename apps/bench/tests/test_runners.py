@@ -106,15 +106,20 @@ def test_the_time_of_the_thread_is_measured(pico: BenchModel) -> None:
 
 
 def test_opsets_with_one_layout_share_their_weights() -> None:
-    model = BenchModel.make(Settings(shape="pico", dtype="bfloat16", decode_tokens=4))
+    model = BenchModel.make(Settings(shape="pico", bits=3, dtype="bfloat16", decode_tokens=4))
     present = [opset(backend.name) for backend in available() if backend.present]
+    stored = dict(model.stored_bytes)
     for layout in (False, True):
         opsets = [ops for ops in present if has_own_layout(ops) is layout]
-        for number, ops in enumerate(opsets):
-            before = dict(model.weights)
-            QwenRunner(model, ops, PROMPT, 0)
-            if not layout or number:
-                assert all(before[name] is weight for name, weight in model.weights.items())
+        before = None
+        for ops in opsets:
+            runner = QwenRunner(model, ops, PROMPT, 0)
+            weights = {id(weight) for weight in model.weights.values()}
+            assert weights == {id(weight) for weight in runner._model.weights()}
+            assert before in (None, weights)
+            before = weights
+            # The codes of 3 bits that all OpSets are given, and not those of 4 that some read.
+            assert runner.costs.nbytes == stored
 
 
 def test_the_context_holds_keys_that_are_no_zeros(pico: BenchModel) -> None:

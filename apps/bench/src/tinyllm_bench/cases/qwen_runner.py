@@ -11,7 +11,7 @@ from tinyllm_qwen.generate import PREFILL_CHUNK
 
 from tinyllm_bench.cases.case import prepare
 from tinyllm_bench.cases.whole_model import LocalRunner
-from tinyllm_bench.cost import ModelCosts, weight_bytes
+from tinyllm_bench.cost import ModelCosts
 from tinyllm_bench.models.model import BenchModel
 
 
@@ -31,14 +31,13 @@ class QwenRunner(LocalRunner):
         take longer than the measurement. The weights of `model` get the layout of the OpSet, so
         that a second OpSet of this layout, or an only one, needs no copy of them.
         """
-        sizes = weight_bytes(model.weights)
         prepare(ops, model.weights)
         self._model = Qwen(model.config, model.weights, ops=ops)
         self._prompt = mx.array(list(prompt), dtype=mx.int32)
         self._context = context
         self._cache: list[SequenceCache] = []  # `rewind` fills it
         self.name = ops.name
-        self.costs = ModelCosts(model.config, sizes, self._model.dtype.size)
+        self.costs = ModelCosts(model.config, model.stored_bytes, self._model.dtype.size)
 
     def prefill(self) -> None:
         """Compute the prompt in chunks as `generate` does, and the logits of its last token."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import mlx.core as mx
 from tinyllm_cli.messages import UsageError
@@ -16,6 +16,7 @@ from tinyllm_qwen.checkpoint.schema import expected_shapes, is_matrix
 from tinyllm_qwen.checkpoint.weights import load_weights
 from tinyllm_qwen.config.json_object import read_json_object
 
+from tinyllm_bench.cost import weight_bytes
 from tinyllm_bench.machine import available_memory, check_memory
 from tinyllm_bench.models.random_weights import random_weights
 from tinyllm_bench.models.weight_format import WeightFormat
@@ -37,11 +38,17 @@ class BenchModel:
     weights: MutableMapping[str, Weight]  # every tensor by name
     # Storage format of matrices. For a checkpoint with several formats, its default.
     format: WeightFormat
+    # Bytes of each tensor as made. The layout of an OpSet can have wider codes.
+    stored_bytes: Mapping[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Store the sizes, before an OpSet changes the weights."""
+        object.__setattr__(self, "stored_bytes", weight_bytes(self.weights))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all weights."""
-        return sum(weight.nbytes for weight in self.weights.values())
+        """Bytes of all weights as made."""
+        return sum(self.stored_bytes.values())
 
     def arrays(self) -> Iterator[tuple[str, mx.array]]:
         """Yield every array with its name in a checkpoint of mlx-lm."""

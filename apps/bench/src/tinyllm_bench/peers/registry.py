@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from tinyllm_bench.cases.whole_model import LocalRunner
-from tinyllm_bench.cost import ModelCosts, weight_bytes
+from tinyllm_bench.cost import ModelCosts
 from tinyllm_bench.errors import BenchError
 from tinyllm_bench.models.model import BenchModel
 from tinyllm_bench.models.weight_format import dtype_name
@@ -46,7 +46,7 @@ def _start(
         check_installed("mlx_lm", "mlx-lm is not installed (pip install mlx-lm)")
         if model.config.recurrent is not None:
             raise BenchError("mlx-lm: a model with recurrent layers is not supported")
-        sizes, number_bytes = weight_bytes(model.weights), model.format.dtype.size
+        sizes, number_bytes = model.stored_bytes, model.format.dtype.size
         # The child draws the same random weights, from the same seed. It gets the dtype by name,
         # because "auto" depends on the programs measured.
         same = replace(settings, dtype=dtype_name(model.format.dtype), peers=False, peer=[])
