@@ -153,7 +153,7 @@ class Settings(ModelOptions):
     ] = 512
     step_seconds: Annotated[
         float,
-        option("S", "Seconds that running answers wait at most for new prompts."),
+        option("S", "Target for the seconds that running answers wait for new prompts."),
         Range(0.001, 60),
     ] = 0.25
     enable_prefix_caching: Annotated[

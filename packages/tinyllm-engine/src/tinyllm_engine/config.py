@@ -26,8 +26,9 @@ class EngineSettings:
         prefill_tokens: the largest number of prompt tokens in a step.
         step_seconds: target duration of the prefill in a step. The engine measures the prefill, and
             adapts the number of prompt tokens in a step. The target bounds the pause between two
-            tokens of a request that decodes. While no request decodes, a step takes up to four
-            times as long. This bounds the wait of a new request for its first chunk.
+            tokens of a request that decodes, unless even the smallest number of prompt tokens takes
+            longer: see `PrefillBudget`. While no request decodes, a step takes up to four times as
+            long. This bounds the wait of a new request for its first chunk.
         kv_bits: quantize keys and values to 8 or 4 bits; None keeps the dtype of the model.
         prefix_cache: True to keep the pages of finished requests for later requests with the same
             prefix.
