@@ -194,7 +194,7 @@ def test_a_second_signal_does_not_wait_for_a_hanging_rank(start: Start, endless:
         two.server.process.send_signal(signal.SIGTERM)
         two.server.wait_for("draining")
         two.server.process.send_signal(signal.SIGTERM)
-        assert two.server.wait(5.0) == 0
+        assert two.server.wait(8.0) == 0
     assert two.server.entries("ended")
     two.worker.send_signal(signal.SIGCONT)
     assert "rank 0 has left: the group ends" in two.worker_log()

@@ -21,8 +21,9 @@ from tinyllm_serve.signals import ENDING, IGNORED, OF_TERMINAL
 LOST_RANK_EXIT_CODE = 1
 """The exit code of a process after another rank is lost."""
 
-CLOSE_TIMEOUT = 1.0
-"""Seconds that rank 0 may take to end after a second signal. A step waits for a rank that hangs."""
+CLOSE_TIMEOUT = 4.0
+"""Seconds that rank 0 may take to end after a second signal: longer than most steps, and less than
+the 10 after which a rank that hangs is lost, for which a step waits."""
 
 _log = logging.getLogger(__name__)
 
