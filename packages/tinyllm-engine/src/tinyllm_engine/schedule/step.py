@@ -39,8 +39,11 @@ class Chunk:
 
     @property
     def is_scored(self) -> bool:
-        """True if the request asks for the log-probabilities of these tokens of its prompt."""
-        return self.request.scores_prompt and self.start < self.request.num_prompt_tokens
+        """True if the request asks for the log-probabilities of these tokens of its prompt.
+
+        After its first new token, a request computes its prompt again without them.
+        """
+        return self.request.scores_prompt
 
     @property
     def num_scores(self) -> int:

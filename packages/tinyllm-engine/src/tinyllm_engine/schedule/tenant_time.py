@@ -90,8 +90,7 @@ class TenantTime:
         if not stayed:
             self._virtual.clear()
         for tenant in weights:
-            if tenant not in served:
-                self._virtual[tenant] = max(self._virtual.get(tenant, 0.0), floor)
+            self._virtual[tenant] = max(self._virtual.get(tenant, 0.0), floor)
         self._weights = weights
         # A tenant that has gone keeps its virtual time only as long as it is ahead.
         self._virtual = {
