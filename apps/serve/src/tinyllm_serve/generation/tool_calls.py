@@ -185,7 +185,6 @@ class _ArgumentsScanner:
             if self._escaped:
                 self._escaped = False
                 position += 1
-                continue
             found = (_STRING_STRUCTURE if self._in_string else _STRUCTURE).search(piece, position)
             if found is None:
                 break
