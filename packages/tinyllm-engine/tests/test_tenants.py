@@ -1,6 +1,6 @@
 """The division of time, seats and pages between tenants, tested without a model."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import cast
@@ -9,6 +9,7 @@ import pytest
 from tinyllm_engine.errors import EngineFullError
 from tinyllm_engine.grammar.constraint import Constraint
 from tinyllm_engine.request import Request, RequestState
+from tinyllm_engine.schedule.scheduler import Scheduler
 from tinyllm_engine.schedule.step import Chunk
 from tinyllm_engine.schedule.tenant_time import PassTime, TenantTime
 from tinyllm_engine.testing import SchedulerMemory, state_without_model
@@ -193,6 +194,27 @@ def add(
     )
 
 
+@pytest.mark.parametrize("charge", [Scheduler.charge_prefill, Scheduler.charge_decode])
+def test_a_tenant_waits_after_a_long_pass(
+    charge: Callable[[Scheduler, Sequence[Chunk], float], None],
+) -> None:
+    world = SchedulerMemory(num_pages=500)
+    slow, quick = add(world, "slow"), add(world, "quick")
+    world.step(8)
+    charge(world.scheduler, [Chunk(slow, 0, 1, [0], 1)], 1.0)
+    assert world.scheduler.choose_served() == (quick,)
+
+
+def test_tenants_without_a_free_seat_take_none_from_each_other() -> None:
+    """Each of three tenants has a quota of one seat, and there are two."""
+    world = SchedulerMemory(num_pages=500, max_running=2)
+    for tenant in "abc":
+        add(world, tenant)
+    for _ in range(5):
+        world.step(8)
+    assert world.scheduler.preemptions == 0
+
+
 def test_a_new_tenant_takes_its_quota_of_seats_at_once() -> None:
     world = SchedulerMemory(num_pages=500, max_running=4)
     greedy = [add(world, "greedy") for _ in range(20)]
@@ -216,6 +238,17 @@ def test_seats_are_divided_by_weight() -> None:
     world.step(8)
     tenants = [each.tenant for each in world.scheduler.running]
     assert (tenants.count("small"), tenants.count("large")) == (2, 6)
+
+
+def test_free_seats_are_divided_by_weight() -> None:
+    world = SchedulerMemory(num_pages=500, max_running=8)
+    for _ in range(8):
+        add(world, "small")
+        add(world, "large", weight=3.0)
+    world.step(8)
+    tenants = [each.tenant for each in world.scheduler.running]
+    assert (tenants.count("small"), tenants.count("large")) == (2, 6)
+    assert world.scheduler.preemptions == 0
 
 
 def test_a_new_tenant_takes_its_quota_of_pages_at_once() -> None:
