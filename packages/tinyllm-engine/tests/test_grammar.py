@@ -152,6 +152,16 @@ def test_a_grammar_after_a_mark_leaves_the_text_before_it_alone(
         check(handle.request.grammar, after)  # type: ignore[arg-type]
 
 
+def test_masks_of_a_draft_across_the_mark_leave_the_state_alone(pico: Model) -> None:
+    tokenizer = pico[1]
+    compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size)
+    constraint = compiler.compile(Grammar.regex("7x", after="e")).constraint()
+    draft = [token for text in ("e", "7") for token in tokenizer.encode(text)]
+    first, second = constraint.masks(draft), constraint.masks(draft)
+    assert constraint.num_allowed(draft) == len(draft)
+    assert [mask.tolist() for mask in first] == [mask.tolist() for mask in second]
+
+
 def test_a_ban_does_not_lead_out_of_the_grammar(pico: Model, prompts: list[list[int]]) -> None:
     engine = Engine(*pico)
     (token,) = engine.tokenizer.encode("7")

@@ -2,9 +2,13 @@
 
 import json
 from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 from tinyllm_engine import Engine, Grammar, GrammarLimitError, Request, RequestError
+from tinyllm_engine.grammar import constraint as constraint_module
+from tinyllm_engine.grammar.compiler import GrammarCompiler
 from tinyllm_qwen import Qwen, Tokenizer
 
 Model = tuple[Qwen, Tokenizer]
@@ -61,6 +65,20 @@ def test_the_time_of_masks_is_known_for_each_step(pico: Model) -> None:
     assert slow.constraint is not None
     assert fast.constraint is not None
     assert 0 < fast.constraint.step_seconds < slow.constraint.step_seconds
+
+
+@pytest.mark.parametrize("method", ["num_allowed", "masks", "consume"])
+def test_the_time_of_each_method_is_limited(
+    pico: Model, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Each call takes one second of a fake clock."""
+    tokenizer = pico[1]
+    compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size)
+    constraint = compiler.compile(Grammar.regex("a*")).constraint()
+    clock = SimpleNamespace(thread_time=count(0.0).__next__)
+    monkeypatch.setattr(constraint_module, "time", clock)
+    getattr(constraint, method)(tokenizer.encode("a"))
+    assert constraint.error is not None
 
 
 def test_a_grammar_that_is_given_up_is_named(pico: Model, monkeypatch: pytest.MonkeyPatch) -> None:

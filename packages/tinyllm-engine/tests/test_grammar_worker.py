@@ -4,7 +4,9 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tinyllm_engine import (
@@ -14,7 +16,9 @@ from tinyllm_engine import (
     EngineFullError,
     Grammar,
     Request,
+    RequestError,
 )
+from tinyllm_engine.grammar import compiler as compiler_module
 from tinyllm_engine.grammar import worker as worker_module
 from tinyllm_engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from tinyllm_engine.grammar.worker import MAX_QUEUED, GrammarWorker
@@ -66,6 +70,52 @@ def test_a_grammar_too_slow_for_the_cache_evicts_no_other(
     worker.compile(Grammar.regex("b"))
     monkeypatch.undo()
     assert [grammar.text for _, grammar in worker._cache] == ["a"]
+    worker.close()
+
+
+def test_cached_grammars_took_a_limited_time_together(
+    pico: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each grammar takes one second of a fake clock, and the limit is two."""
+    worker = GrammarWorker(GrammarCompiler(pico[1], 2048))
+    monkeypatch.setattr(worker_module, "time", SimpleNamespace(thread_time=count(0.0).__next__))
+    for pattern in "abc":
+        worker.compile(Grammar.regex(pattern))
+    assert [grammar.text for _, grammar in worker._cache] == ["b", "c"]
+    worker.close()
+
+
+def test_a_cancelled_grammar_is_not_compiled(pico: Model, release: threading.Event) -> None:
+    worker = GrammarWorker(GrammarCompiler(pico[1], 2048))
+    futures = [worker.submit(Grammar.regex(pattern)) for pattern in "abc"]
+    futures[1].cancel()
+    release.set()
+    futures[2].result(30)
+    assert [grammar.text for _, grammar in worker._cache] == ["a", "c"]
+    worker.close()
+
+
+def test_a_caller_waits_a_limited_time_for_a_grammar(
+    pico: Model, release: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = GrammarWorker(GrammarCompiler(pico[1], 2048))
+    monkeypatch.setattr(worker_module, "MAX_SECONDS", 0.0)
+    with pytest.raises(RequestError, match=r"^grammar: expected one that compiles within 0 s"):
+        worker.compile(Grammar.regex("a"))
+    assert not any(job.is_wanted for job in worker._jobs.values())
+    worker.close()
+
+
+def test_a_vocabulary_that_cannot_be_read_is_an_error_at_the_start(
+    pico: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("tokenizer: a long token")
+
+    monkeypatch.setattr(compiler_module, "token_tree", fail)
+    worker = GrammarWorker(GrammarCompiler(pico[1], 2048))
+    with pytest.raises(ValueError, match="a long token"):
+        worker.wait_for_vocabulary()
     worker.close()
 
 
