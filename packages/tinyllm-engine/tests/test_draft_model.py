@@ -197,6 +197,8 @@ def test_draft_progress_ends_at_the_first_gap() -> None:
     assert progress.computed(request) == 6
     request.block_table[1] = 1
     assert progress.computed(request) == 8
+    progress.reset()
+    assert progress.computed(request) == 0
 
 
 @pytest.mark.parametrize("length", [24, 40])
