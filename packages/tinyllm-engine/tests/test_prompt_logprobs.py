@@ -86,10 +86,11 @@ def test_other_requests_do_not_change_the_log_probabilities(
     for handle, wanted in zip(handles, alone, strict=True):
         assert next(engine.run(handle)).prompt_logprobs == wanted.prompt_logprobs
     for handle, prompt in zip(plain, prompts, strict=True):
-        tokens = [output.token for output in engine.run(handle)]
+        outputs = list(engine.run(handle))
+        assert not any(output.prompt_logprobs for output in outputs)
         lone = Engine(*pico)
         wanted_tokens = lone.run(lone.add(Request(prompt, 20, ignore_end=True)))
-        assert tokens == [output.token for output in wanted_tokens]
+        assert [output.token for output in outputs] == [output.token for output in wanted_tokens]
     assert engine.stats.preemptions > 0
 
 

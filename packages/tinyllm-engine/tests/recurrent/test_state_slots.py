@@ -147,6 +147,8 @@ def test_slots_limit_the_running_requests() -> None:
 def test_without_snapshots_no_prefix_is_shared() -> None:
     world = make(snapshots=0)
     requests = [add(world, text(22)) for _ in range(3)]
+    world.step(7)
+    assert world.scheduler.waiting == 0  # no request waits for the prefix of another
     run(world, budget=7)
     assert [request.num_cached_tokens for request in requests] == [0, 0, 0]
 
