@@ -2,7 +2,7 @@
 
 import json
 import re
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 import openai
@@ -19,7 +19,7 @@ from tinyllm_qwen import load
 from tinyllm_serve.generation.grammar import text_or_calls
 from tinyllm_serve.generation.parts import CallArguments, CallStart
 from tinyllm_serve.generation.tool_calls import ToolCallParser
-from tinyllm_serve.protocol.tools import Tool
+from tinyllm_serve.protocol.tools import Function, Tool
 from tinyllm_serve.testing import Server
 
 QUESTION = "what does rmsnorm do?"
@@ -252,6 +252,23 @@ def test_calls_of_strict_functions_conform_to_the_schema(text: str) -> None:
     assert (
         compiler.compile(text_or_calls(functions)).constraint().num_allowed(tokens) == len(tokens)
     ) == valid_calls
+
+
+@pytest.mark.parametrize(
+    ("call_format", "body"),
+    [
+        ("json", '{"name": "now", "arguments": {}}'),
+        ("xml", "<function=now>\n</function>"),
+    ],
+)
+def test_a_strict_function_may_have_no_parameters(
+    call_format: Literal["json", "xml"], body: str
+) -> None:
+    tokenizer = load("pico")[1]
+    grammar = text_or_calls([Function(name="now", strict=True)], call_format)
+    constraint = GrammarCompiler(tokenizer, tokenizer.vocab_size).compile(grammar).constraint()
+    tokens = tokenizer.encode(f"<tool_call>\n{body}\n</tool_call>")
+    assert constraint.num_allowed(tokens) == len(tokens)
 
 
 @pytest.mark.parametrize("broken", ['{"name": "nothing"', "x", '\n{"name": "map", "arguments": 1}'])

@@ -81,6 +81,7 @@ def arguments_of(text: str) -> list[object]:
         ("place", '{"lat": [1, 2', '{"lat": [1, 2'),
         ("note", "null", None),
         ("note", "0", "0"),
+        ("note", "NaN", "NaN"),
         ("hours", "[1, 2]", [1, 2]),
         ("hours", '["</parameter>", "\\\\\\"</parameter>"]', ["</parameter>", '\\"</parameter>']),
         ("hours", '["', '["'),
