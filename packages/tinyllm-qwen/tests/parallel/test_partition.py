@@ -220,6 +220,11 @@ def test_too_many_ranks_are_refused(
         parts_of(size, group, **fields)
 
 
+def test_an_unused_size_of_an_mlp_refuses_no_ranks() -> None:
+    _, parts = parts_of(2, intermediate_size=1, decoder_sparse_step=1)
+    assert [len(part.experts or ()) for part in parts] == [5, 5]
+
+
 @pytest.mark.parametrize(
     ("size", "layers", "starts"),
     [(1, (), [0, 7]), (3, (), [0, 3, 5, 7]), (7, (), [*range(8)]), (3, (1, 4, 2), [0, 1, 5, 7])],
