@@ -15,6 +15,9 @@ _CACHES = ("active_file", "inactive_file")
 """Fields with the cached bytes of files, which the system frees before it ends a process. A model
 that was just downloaded can be in both."""
 
+_SPARE_PART = 16
+"""One part of the free memory in so many stays free, for the activations of a step."""
+
 
 def free_memory(root: Path = Path("/")) -> int:
     """Return the free bytes of the machine, or of the control group that has fewer.
@@ -26,6 +29,11 @@ def free_memory(root: Path = Path("/")) -> int:
         root: the folder with the system's `proc` and `sys`.
     """
     return min([int(psutil.virtual_memory().available), *_free_of_groups(root)])
+
+
+def cache_bytes(free: int) -> int:
+    """Return the part of some free memory for caches. The rest is for activations."""
+    return free - free // _SPARE_PART
 
 
 def _free_of_groups(root: Path) -> Iterator[int]:

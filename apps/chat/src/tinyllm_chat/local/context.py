@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import mlx.core as mx
-from tinyllm_qwen.free_memory import free_memory
+from tinyllm_qwen.free_memory import cache_bytes, free_memory
 from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.text.chat_prompt import ChatPrompt
 
@@ -30,9 +30,6 @@ class FittedPrompt:
     first_turn: int
 
 
-_SPARE_PART = 16
-"""One part of the free memory in so many stays free, for activations."""
-
 _GROWTH_PART = 4
 """A cache that grows has capacity for one more token in so many: see `DenseCache`."""
 
@@ -49,12 +46,11 @@ def most_tokens(model: LanguageModel, kv_bits: int | None) -> int:
         growing = growing * (layers - slides) // layers
         sliding, size = model.page_bytes(1) * slides // layers, config.sliding_window.size
 
-    def cache_bytes(tokens: int) -> int:
+    def bytes_of(tokens: int) -> int:
         capacity = tokens + tokens // _GROWTH_PART
         return growing * capacity + sliding * min(capacity, size)
 
-    free = free_memory()
-    return bisect_right(range(1, longest + 1), free - free // _SPARE_PART, key=cache_bytes)
+    return bisect_right(range(1, longest + 1), cache_bytes(free_memory()), key=bytes_of)
 
 
 def fit_prompt(

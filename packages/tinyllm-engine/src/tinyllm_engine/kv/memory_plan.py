@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import mlx.core as mx
-from tinyllm_qwen.free_memory import free_memory
+from tinyllm_qwen.free_memory import cache_bytes, free_memory
 
 from tinyllm_engine.config import EngineSettings
 
@@ -14,9 +14,6 @@ _DEFAULT_BYTES = 4 << 30
 
 _PART = 4
 """States of requests take at most one part in four of the memory, and so do snapshots."""
-
-_SPARE_PART = 16
-"""One part of the free memory in so many stays free, for the activations of a step."""
 
 
 class MemorySettingError(ValueError):
@@ -112,8 +109,7 @@ def _check_free(memory: int, least: int) -> None:
     """
     if mx.default_device().type == mx.gpu:
         return
-    free = free_memory()
-    most = free - free // _SPARE_PART
+    most = cache_bytes(free_memory())
     if memory > most:
         contents = "pages and states, within the free memory"
         raise MemorySettingError("memory_bytes", contents, memory, least=least, most=most)
