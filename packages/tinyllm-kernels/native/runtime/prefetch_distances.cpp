@@ -40,7 +40,7 @@ Processor processor() {
 
 PrefetchDistances code_distances() {
   switch (processor()) {
-    case Processor::intel: return {4096, 1024};
+    case Processor::intel: return {6144, 2048};
     case Processor::amd_family_25: return {8192, 2048};
     default: return {0, 0};
   }
@@ -50,7 +50,7 @@ int64_t single_code_distance() { return processor() == Processor::amd_family_26 
 
 PrefetchDistances row_distances() {
   switch (processor()) {
-    case Processor::intel: return {4096, 2048};
+    case Processor::intel: return {6144, 2048};
     case Processor::amd_family_25: return {8192, 2048};
     case Processor::amd_family_26: return {12288, 3072};
     default: return {0, 0};
