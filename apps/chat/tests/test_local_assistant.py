@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +78,23 @@ def test_the_context_has_the_tokens_that_memory_holds(
     assert (chosen.max_model_len, chosen.notices()) == (100, [])
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu, 0))
     assert start(random).assistant.max_model_len == assistant.max_model_len
+
+
+def test_the_context_of_another_model_has_the_memory_of_the_previous_one(
+    start: Start, random: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = start(random)
+    longest = recorded.assistant.max_model_len
+    previous = weakref.ref(recorded.assistant.model)
+    del recorded.assistant
+
+    def free_memory() -> int:
+        return 0 if previous() else 1 << 40
+
+    monkeypatch.setattr("tinyllm_chat.local.context.free_memory", free_memory)
+    recorded.session.switch_model(random)
+    assert recorded.session.assistant.max_model_len == longest
+    assert not recorded.err.getvalue()
 
 
 @pytest.mark.parametrize("slides", [1, 2])

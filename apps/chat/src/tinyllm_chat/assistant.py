@@ -15,7 +15,7 @@ Assistant = LocalAssistant | RemoteAssistant
 def load_assistant(
     settings: Settings, terminal: Terminal, member: Member | None = None
 ) -> Assistant:
-    """Load the model, or connect to the server, and show the assistant's notices.
+    """Load the model, or connect to the server. `show_notices` is then for the caller.
 
     Args:
         settings: the options of the session.
@@ -33,6 +33,13 @@ def load_assistant(
     else:
         with ProgressBar(f"loading {settings.model}", terminal) as bar:
             assistant = LocalAssistant(settings, bar, member)
+    return assistant
+
+
+def show_notices(assistant: Assistant, terminal: Terminal) -> None:
+    """Show what the user should know about options and the context.
+
+    No other model may be in memory, because the free memory limits the context.
+    """
     for notice in assistant.notices():
         terminal.notice(notice)
-    return assistant

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from tinyllm_cli.messages import UsageError
 from tinyllm_qwen.parallel.member import Member
 
-from tinyllm_chat.assistant import load_assistant
+from tinyllm_chat.assistant import load_assistant, show_notices
 from tinyllm_chat.conversation import Conversation
 from tinyllm_chat.errors import ChatError
 from tinyllm_chat.session import Session
@@ -39,6 +39,7 @@ def run(
         ChatError, CheckpointError, HubError, ValueError: as `load_assistant`.
     """
     assistant = load_assistant(settings, terminal, member)
+    show_notices(assistant, terminal)
     if not settings.as_json:
         Session(assistant, terminal).ask(question, interruptible=False)
         return

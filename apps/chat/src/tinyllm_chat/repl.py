@@ -9,7 +9,7 @@ from tinyllm_cli.program import exit_on_signals
 from tinyllm_qwen.checkpoint.hub import BUILT_IN
 from tinyllm_qwen.parallel.member import Member
 
-from tinyllm_chat.assistant import load_assistant
+from tinyllm_chat.assistant import load_assistant, show_notices
 from tinyllm_chat.commands import CommandCompleter, dispatch
 from tinyllm_chat.session import Session
 from tinyllm_chat.settings import Settings
@@ -37,6 +37,7 @@ def run(settings: Settings, terminal: Terminal, member: Member | None = None) ->
         ChatError, CheckpointError, HubError, ValueError: as `load_assistant`.
     """
     assistant = load_assistant(settings, terminal, member)
+    show_notices(assistant, terminal)
     if assistant.settings.model == BUILT_IN:
         terminal.info(PICO_NOTICE)
     terminal.info(f"{assistant.settings.model}: {assistant.description}; /help for help")

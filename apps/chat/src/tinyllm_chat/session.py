@@ -9,7 +9,7 @@ from types import FrameType
 from tinyllm_qwen.text.reasoning import Segment
 
 from tinyllm_chat.answer import Answer
-from tinyllm_chat.assistant import Assistant, load_assistant
+from tinyllm_chat.assistant import Assistant, load_assistant, show_notices
 from tinyllm_chat.conversation import Conversation
 from tinyllm_chat.errors import ChatError
 from tinyllm_chat.local.assistant import LocalAssistant
@@ -97,11 +97,13 @@ class Session:
         settings = self.assistant.settings
         # The new model may know no efforts, which must not refuse it.
         settings = replace(settings, model=model, revision=None, reasoning_effort=None)
-        previous, self.assistant = self.assistant, load_assistant(settings, self.terminal)
-        self.assistant.answers = previous.answers
-        if previous.thinking is not None:
+        assistant = load_assistant(settings, self.terminal)
+        assistant.answers, thinking = self.assistant.answers, self.assistant.thinking
+        self.assistant = assistant  # frees the memory of the current model
+        show_notices(assistant, self.terminal)
+        if thinking is not None:
             try:
-                self.assistant.think(previous.thinking)
+                self.assistant.think(thinking)
             except ChatError as error:
                 self.terminal.notice(str(error))
                 self.assistant.think("on")

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 
 import mlx.core as mx
 from tinyllm_kernels import Arithmetic, BackendError
@@ -43,7 +44,6 @@ class LocalAssistant:
         defaults: the sampling defaults of the checkpoint's `generation_config.json`.
         model: the model.
         cache: keys, values and states of the conversation so far.
-        max_model_len: the most tokens of a prompt and its answer together.
         thinking: the state of thinking, one of `STATES`; None for the chat template's default.
         answers: the number of answers so far, which the seed of the next answer depends on.
         load_seconds: the time to load the model.
@@ -103,8 +103,6 @@ class LocalAssistant:
         if settings.thinking is not None:
             self.think(settings.thinking)
         self.load_seconds = time.perf_counter() - started
-        longest = most_tokens(model, settings.kv_bits)
-        self.max_model_len = min(longest, settings.max_model_len or longest)
         self.cache = PrefixCache(lambda: model.make_caches(kv_bits=settings.kv_bits))
         self.answers = 0
         # Errors of the first answer are raised here, before the user has typed anything.
@@ -124,6 +122,16 @@ class LocalAssistant:
                 "no efforts"
             )
         self.thinking = state
+
+    @cached_property
+    def max_model_len(self) -> int:
+        """The most tokens of a prompt and its answer together.
+
+        The free memory limits it. It is measured when the context is first needed, because `/model`
+        loads a model while the previous one is still in memory.
+        """
+        longest = most_tokens(self.model, self.settings.kv_bits)
+        return min(longest, self.settings.max_model_len or longest)
 
     @property
     def dtype(self) -> str:
