@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tinyllm_qwen.config.generation import GenerationConfig
+from tinyllm_qwen.config.fields import MAX_ITEMS
+from tinyllm_qwen.config.generation import MAX_TOKEN_ID, GenerationConfig
 from tinyllm_qwen.errors import CheckpointError
 
 
@@ -51,6 +52,11 @@ def test_a_whole_number_is_a_number(tmp_path: Path) -> None:
     assert read(tmp_path, temperature=1, eos_token_id=2).eos_token_ids == {2}
 
 
+def test_the_largest_id_in_the_longest_list_is_read(tmp_path: Path) -> None:
+    config = read(tmp_path, eos_token_id=[MAX_TOKEN_ID] * MAX_ITEMS)
+    assert config.eos_token_ids == {MAX_TOKEN_ID}
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -70,6 +76,8 @@ def test_a_whole_number_is_a_number(tmp_path: Path) -> None:
         ("eos_token_id", [2, None]),
         ("eos_token_id", True),
         ("eos_token_id", -2),
+        ("eos_token_id", MAX_TOKEN_ID + 1),
+        ("eos_token_id", [2] * (MAX_ITEMS + 1)),
     ],
 )
 def test_a_wrong_field_is_named(tmp_path: Path, name: str, value: object) -> None:
