@@ -107,3 +107,7 @@ def test_acquired_pages_are_not_evicted() -> None:
 def test_numbers_out_of_range_are_refused(numbers: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="expected at least 1, got 0"):
         BlockManager(*numbers)
+
+
+def test_one_page_of_one_token_is_the_smallest_pool() -> None:
+    assert BlockManager(1, 1).allocate(1) == [0]
