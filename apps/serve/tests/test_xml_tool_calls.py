@@ -171,6 +171,31 @@ def test_an_invalid_call_is_text(body: str) -> None:
     assert parse([text]) == [Content(text)]
 
 
+def test_the_head_of_a_call_has_a_limited_length() -> None:
+    head = "<function=free>".rjust(MAX_HEAD)
+    for pieces in ([head], [head[:-1], ">"]):
+        parser = XmlToolCallParser(FUNCTIONS)
+        assert parser.push("<tool_call>") == []
+        parts = [part for piece in pieces for part in parser.push(piece)]
+        assert parts == [CallStart("free"), CallArguments("{")]
+    for text in (f" {head}", f"{head[:-1]}x"):  # one character more, and a name without its end
+        parser = XmlToolCallParser(FUNCTIONS)
+        assert parser.push(f"<tool_call>{text}") == [Content("<tool_call>"), Content(text)]
+
+
+def test_the_tag_of_a_parameter_has_a_limited_length() -> None:
+    longest = "x" * (MAX_HEAD - len("<parameter=>"))
+    for name, expected in ((longest, {longest: "1"}), (f"{longest}x", {})):
+        before, after = call("free", **{name: "1"}).split(name)
+        for pieces in ([before + name + after], [before + name, after]):
+            assert parse(pieces)[1] == CallArguments(json.dumps(expected))
+
+
+def test_text_that_cannot_become_a_call_is_returned_at_once() -> None:
+    parser = XmlToolCallParser(FUNCTIONS)
+    assert parser.push("<tool_call>no") == [Content("<tool_call>"), Content("no")]
+
+
 def test_a_call_that_has_begun_stays_a_call() -> None:
     parts = parse(
         ["<tool_call><function=weather>oops<parameter=days>\n1\n</parameter></tool_call>"]
@@ -238,6 +263,7 @@ def with_city(**schema: object) -> dict[str, object]:
         ({"properties": {"city": {"allOf": [{"$ref": "#/$defs/City"}]}}}, ["Bern"], "Oslo"),
         ({"properties": {"city": {"anyOf": [CITY, {"type": "null"}]}}}, ["Rome", "null"], "Oslo"),
         ({"properties": {"city": {"enum": ["Rome", None, 5]}}}, ["Rome", "null", "5"], "6"),
+        ({"properties": {"city": {"enum": [4, 5], "minimum": 5}}}, ["5"], "4"),
         ({"properties": {"city": {"oneOf": [CITY, {"type": "integer"}]}}}, ["Bern", "7"], "7.5"),
         ({"properties": {"city": {"type": ["string", "null"]}}}, ["Oslo", "null", "5"], None),
         ({"$ref": "#/$defs/Named"}, ["Rome"], "Oslo"),

@@ -165,8 +165,8 @@ def _escaped(text: str) -> str:
 
 
 def _may_become(text: str, tag: str) -> bool:
-    """Return True if more text may turn `text` into the tag with a name."""
-    return tag.startswith(text) or (text.startswith(tag) and ">" not in text)
+    """Return True if more text may turn `text`, without a complete name, into the tag with one."""
+    return tag.startswith(text) or text.startswith(tag)
 
 
 def _undecided(text: str) -> int:
