@@ -12,22 +12,34 @@ namespace tinyllm::TINYLLM_ISA {
 // Rows whose addresses are looked up together and, if necessary, dequantized together.
 inline constexpr int64_t kRowBatch = 64;
 
-// Writes the addresses of rows `first` to `first + count` of one head of one request. The block
-// table is read here only.
-inline void find_rows(const AttentionTask& t, const KeyValues::StridedRows& rows, int64_t request,
-                      int64_t head, int64_t first, int64_t count, const char** to) {
-  for (int64_t n = 0; n < count;) {
+// Calls `each(n, end, page, slot)` for the pages of rows `first` to `first + count` of a request.
+// Rows n to `end` of these are in the page from `slot` on. The block table is read here only.
+template <typename Each>
+[[gnu::always_inline]] inline void for_pages(const AttentionTask& t, int64_t request, int64_t first,
+                                             int64_t count, Each each) {
+  for (int64_t n = 0, end; n < count; n = end) {
     const int64_t key = first + n;
-    int64_t page = request, slot = key, end = count;
+    int64_t page = request, slot = key;
+    end = count;
     if (t.block_tables) {
       page = t.block_tables[request * t.block_table_width + key / t.page_size];
       page = std::clamp<int64_t>(page, 0, t.pages - 1);
       slot = key % t.page_size;
       end = std::min(count, n + t.page_size - slot);
     }
-    const char* row = rows.at(page, head, slot);
-    for (; n < end; ++n, row += rows.strides[2]) to[n] = row;
+    each(n, end, page, slot);
   }
+}
+
+// Writes the addresses of rows `first` to `first + count` of one head of one request.
+inline void find_rows(const AttentionTask& t, const KeyValues::StridedRows& rows, int64_t request,
+                      int64_t head, int64_t first, int64_t count, const char** to) {
+  for_pages(t, request, first, count, [&](int64_t n, int64_t end, int64_t page, int64_t slot) {
+    const int64_t stride = rows.strides[2], run = end - n;
+    const char* row = rows.at(page, head, slot);
+    const char** run_to = to + n;
+    for (int64_t i = 0; i < run; ++i) run_to[i] = row + i * stride;
+  });
 }
 
 // The addresses of up to kRowBatch consecutive rows.

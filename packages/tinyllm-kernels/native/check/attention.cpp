@@ -16,15 +16,18 @@ struct Shape {
   int64_t heads, kv_heads, length, keys, dim;
 };
 
+// Features of a quantization group.
+int64_t group_of(int64_t dim) { return dim == 128 ? 64 : 32; }
+
 // Rows of keys or of values: packed in codes of `bits` bits, or dense if `bits` is 0.
 struct Rows {
   Rows(int64_t rows, int64_t dim, Type type, int bits)
       : bits(bits),
         dense(bits ? Array(type, 0) : Array::random(type, rows * dim)),
-        packed(bits ? rows : 0, dim, bits ? bits : 8, 32, type) {
+        packed(bits ? rows : 0, dim, bits ? bits : 8, group_of(dim), type) {
     kv.type = type;
     if (bits) {
-      kv.mode = Mode::affine, kv.bits = bits, kv.group = 32;
+      kv.mode = Mode::affine, kv.bits = bits, kv.group = group_of(dim);
       kv.codes.data = reinterpret_cast<const char*>(packed.codes.data());
       kv.scales.data = packed.scales.bytes.data();
       kv.biases.data = packed.biases.bytes.data();
@@ -36,7 +39,7 @@ struct Rows {
   // Sets the strides of pages, each with `tokens` tokens of `heads` heads.
   void lay_out(int64_t heads, int64_t tokens, int64_t dim) {
     const int64_t number = kv.type == Type::float32 ? 4 : 2;
-    const int64_t group = dim / 32 * number;
+    const int64_t group = dim / group_of(dim) * number;
     stride(kv.codes, bits ? dim * bits / 8 : dim * number, heads, tokens);
     stride(kv.scales, group, heads, tokens);
     stride(kv.biases, group, heads, tokens);
@@ -128,7 +131,7 @@ struct Case {
 }  // namespace
 
 void check_attention(const KernelTable& kernels, Type type) {
-  for (int64_t dim : {5, 16, 64, 80}) {
+  for (int64_t dim : {5, 16, 64, 80, 128}) {
     for (const Shape& shape : {Shape{4, 2, 3, 11, dim},
                                {6, 1, 1, 600, dim},
                                {3, 3, 40, 70, dim},

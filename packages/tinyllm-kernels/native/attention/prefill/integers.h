@@ -1,22 +1,15 @@
-// Rows of floats as 16-bit integers times a scale, in pairs, and their products, which are exact.
+// Rows of floats as 16-bit integers times a scale, in pairs, and their products.
 //
 // A pair has numbers i and i + W of 2 W consecutive numbers, so that no lanes have to move.
 #pragma once
 
 #include <cmath>
 
+#include "attention/integers.h"
 #include "attention/prefill/products.h"
 #include "isa/pair_products.h"
 
 namespace tinyllm::TINYLLM_ISA {
-
-// Two 16-bit integers, the first in the lower 16 bits.
-struct IntegerPair {
-  uint32_t bits;
-};
-
-// The largest integer of queries, keys and weights.
-inline constexpr double kMaxInteger = 32767;
 
 // The largest norm of the integers of a query or a key. By the inequality of Cauchy and Schwarz the
 // products of a query and a key, all or some of them, add up to less than 2^31.
@@ -26,23 +19,9 @@ inline constexpr double kMaxNorm = 46000;
 // than 2^31, even if each weight was rounded up. Values and weights have about as many bits.
 inline constexpr double kMaxValue = 16383, kMaxWeightSum = 131000;
 
-// A number is its integer times `scale`.
-struct IntegerScale {
-  // The inverse of a smaller scale might be infinite. Such a row becomes zeros.
-  explicit IntegerScale(double size)
-      : scale(size < 0x1p-126 ? 0 : static_cast<float>(size)),
-        inverse(size < 0x1p-126 ? 0 : static_cast<float>(1 / size)) {}
-
-  float scale, inverse;
-};
-
-// Rounds 2 W numbers times `inverse` to W pairs. Infinities and NaN become 0, because the numbers
-// of a cache have zeros in the low bits of a float.
+// Rounds 2 W numbers times `inverse` to W pairs.
 inline Words to_integer_pairs(Floats first, Floats second, float inverse) {
-  const Floats rounder = splat(12582912.0f);  // 1.5 * 2^23: the sum has the integer in its low bits
-  const Words low = bit_cast<Words>(multiply_add(first, splat(inverse), rounder));
-  const Words high = bit_cast<Words>(multiply_add(second, splat(inverse), rounder));
-  return (low & 0xffff) | high << 16;
+  return to_integers(first, inverse) | to_integers(second, inverse) << 16;
 }
 
 // The size of the finite numbers of a row.
@@ -79,7 +58,7 @@ inline RowSize size_of_row(const float* row, int64_t width) {
   for (int64_t d = 0; d < width; d += W) {
     const Floats x = load(row + d);
     squares = multiply_add(x, x, squares);
-    largest = max(bit_cast<Floats>(bit_cast<Words>(x) & 0x7fffffffu), largest);
+    largest = max(absolute(x), largest);
   }
   const float total = sum(squares);
   if (!(total > 1e-30f && total < 1e30f)) return size_of_rare_row(row, width);

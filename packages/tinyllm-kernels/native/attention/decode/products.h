@@ -6,7 +6,7 @@
 
 #include <type_traits>
 
-#include "attention/decode_stream.h"
+#include "attention/decode/stream.h"
 #include "attention/kv_rows.h"
 #include "attention/plan.h"
 #include "isa/lanes.h"
@@ -25,17 +25,15 @@ void for_each_vector(Work work) {
 }
 
 // Calls `work(first, std::integral_constant<int, R>)` for query rows `first` to `first + R`: R is
-// kDecodeRows, and less for the remaining rows.
-template <typename Work>
+// `Most`, 4, 2 or 1, and less for the remaining rows.
+template <int Most = kDecodeRows, typename Work>
 void for_row_tiles(int64_t rows, Work work) {
   int64_t n = 0;
-  for (; n + kDecodeRows <= rows; n += kDecodeRows) {
-    work(n, std::integral_constant<int, kDecodeRows>());
-  }
-  if constexpr (kDecodeRows == 4) {
+  for (; n + Most <= rows; n += Most) work(n, std::integral_constant<int, Most>());
+  if constexpr (Most == 4) {
     if (n + 2 <= rows) work(n, std::integral_constant<int, 2>()), n += 2;
   }
-  if (n < rows) work(n, std::integral_constant<int, 1>());
+  if (Most > 1 && n < rows) work(n, std::integral_constant<int, 1>());
 }
 
 // Calls `work(first, std::integral_constant<int, N>)` for keys or values `first` to `first + N`: N
