@@ -103,6 +103,14 @@ def test_a_sliding_window_limits_the_keys() -> None:
     config = QwenConfig.from_hf(hf)
     cost = ModelCosts(config, {}, 2).decode(100)
     assert cost.bytes == (20 * 100 + 4 * 16) * 2 * 2 * 64 * 2
+    cost = ModelCosts(config, {}, 2, kv_bits=8).decode(100)
+    assert cost.bytes == (20 * 100 * (64 + 2 * 2) + 4 * 16 * 64 * 2) * 2 * 2
+
+
+def test_quantized_keys_have_a_scale_and_a_bias_for_each_group() -> None:
+    config = QwenConfig.from_hf(published_config("qwen3-0.6b"))
+    cost = ModelCosts(config, {}, 2, kv_bits=4).decode(100)
+    assert cost.bytes == 28 * 100 * 2 * 8 * (128 // 2 + 2 * 2 * 2)
 
 
 def test_products_and_attention_by_hand() -> None:

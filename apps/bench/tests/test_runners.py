@@ -67,6 +67,16 @@ def test_ours_and_mlx_lms_choose_the_same_tokens(bits: int, shape: str) -> None:
     assert len(runners[0].chosen) == 5
 
 
+def test_quantized_keys_and_values_are_read(pico: BenchModel) -> None:
+    runners = [QwenRunner(pico, MLX, PROMPT, 6, kv_bits) for kv_bits in (None, 8)]
+    for runner in runners:
+        runner.prefill()
+        runner.rewind()
+        runner.decode(4)
+    plain, quantized = (runner.costs.decode(6).bytes for runner in runners)
+    assert quantized < plain
+
+
 def test_every_sample_decodes_from_the_same_context(pico: BenchModel) -> None:
     runner = Watched(pico, MLX, PROMPT, 6)
     tokens = []

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tinyllm_ops import Weight
 from tinyllm_qwen import QwenConfig
+from tinyllm_qwen.caches import kv_group_size
 from tinyllm_qwen.checkpoint.schema import expected_shapes
 
 _EMBEDDING = "embed_tokens.weight"
@@ -53,12 +54,14 @@ class ModelCosts:
 
     config: QwenConfig  # the model
     nbytes: Mapping[str, int]  # bytes of each tensor by name
-    number_bytes: int  # bytes of one number in the cache
+    number_bytes: int  # bytes of one number in the cache, or of a scale of quantized numbers
+    kv_bits: int | None = None  # bits of quantized keys and values
 
     def decode(self, keys: int) -> Cost:
         """Return the cost of one decoded token that attends to `keys` tokens, itself included."""
-        seen = sum(self._visible(layer, keys) for layer in self._attention_layers)
-        return self._cost(1, seen, seen)
+        seen = {layer: self._visible(layer, keys) for layer in self._attention_layers}
+        cached = sum(self._cached_bytes(layer, tokens) for layer, tokens in seen.items())
+        return self._cost(1, cached, sum(seen.values()))
 
     def prefill(self, tokens: int) -> Cost:
         """Return the cost of a prompt from an empty cache, with the logits of its last token.
@@ -68,7 +71,8 @@ class ModelCosts:
         """
         layers = self._attention_layers
         pairs = sum(self._visible(layer, i + 1) for layer in layers for i in range(tokens))
-        return self._cost(tokens, len(layers) * tokens, pairs)
+        cached = sum(self._cached_bytes(layer, tokens) for layer in layers)
+        return self._cost(tokens, cached, pairs)
 
     @property
     def _attention_layers(self) -> list[int]:
@@ -88,18 +92,29 @@ class ModelCosts:
         return Cost(2 * _STATE_BYTES * numbers, 6 * numbers * tokens)
 
     def _cost(self, tokens: int, cached: int, pairs: int) -> Cost:
-        """Return the cost of `tokens` tokens with attention to `cached` tokens.
+        """Return the cost of `tokens` tokens with attention to `cached` bytes of keys and values.
 
         Attention computes `pairs` of a query and a key. Both are summed over the layers.
         """
         config = self.config
-        kv_numbers = 2 * config.num_key_value_heads * config.head_dim  # a key and a value per head
         attention = attention_flops(config.num_attention_heads, config.head_dim, pairs)
         states = self._states(tokens)
         return Cost(
-            self._weight_bytes(tokens) + cached * kv_numbers * self.number_bytes + states.bytes,
+            self._weight_bytes(tokens) + cached + states.bytes,
             self._product_flops(tokens) + attention + states.flops,
         )
+
+    def _cached_bytes(self, layer: int, tokens: int) -> int:
+        """Return the bytes of the keys and values of `tokens` tokens in a layer.
+
+        A quantized group also has a scale and a bias. A sliding window is never quantized.
+        """
+        config, window = self.config, self.config.sliding_window
+        numbers = 2 * tokens * config.num_key_value_heads * config.head_dim
+        if self.kv_bits is None or (window is not None and layer in window.layers):
+            return numbers * self.number_bytes
+        groups = numbers // kv_group_size(config.head_dim)
+        return numbers * self.kv_bits // 8 + 2 * groups * self.number_bytes
 
     def _weight_bytes(self, tokens: int) -> int:
         """Return the bytes of weights that `tokens` tokens read.

@@ -94,5 +94,6 @@ class Run:
         for peer in peers:
             stack.callback(peer.close)
         self.report.notices += notices
-        context = settings.context_tokens
-        return [*(QwenRunner(model, ops, prompt, context) for ops in self._opsets), *peers]
+        context, kv_bits = settings.context_tokens, settings.kv_bits
+        ours = (QwenRunner(model, ops, prompt, context, kv_bits) for ops in self._opsets)
+        return [*ours, *peers]

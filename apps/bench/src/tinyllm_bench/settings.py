@@ -41,6 +41,9 @@ class Settings:
     context: int | None = option(
         None, "N", "Tokens in the cache before decoding. [default: as the prompt]"
     )
+    kv_bits: int | None = option(
+        None, "N", "Quantize cached keys and values of the model to 8 or 4 bits."
+    )
     decode_tokens: int = option(32, "N", "Most tokens in one sample of decoding.")
     batch: int = option(8, "N", "Batch size of operations.")
     seconds: float = option(
@@ -75,6 +78,8 @@ class Settings:
             raise UsageError("--peers: compares whole models, which --op and --only ops leave out")
         for peer in self.peer:
             _check_choice("--peer", peer, PEERS)
+        if self.kv_bits is not None:
+            self._check_kv_bits(self.kv_bits)
         if self.peer and not self.peers:
             raise UsageError("--peer: expected together with --peers, got no --peers")
         random = {"--bits": self.bits, "--group-size": self.group_size, "--mode": self.mode}
@@ -92,6 +97,14 @@ class Settings:
             raise UsageError("--batch: is for operations, which --only model leaves out")
         if self.only == "ops" and self.decode_tokens != Settings.decode_tokens:
             raise UsageError("--decode-tokens: is for the model, which --only ops leaves out")
+
+    def _check_kv_bits(self, kv_bits: int) -> None:
+        """Refuse other bits, and runs without a model that has such a cache."""
+        _check("--kv-bits", kv_bits, "8 or 4", kv_bits in (4, 8))
+        if not self.times_model:
+            raise UsageError("--kv-bits: is for the model, which --op and --only ops leave out")
+        if self.peers:
+            raise UsageError("--kv-bits: is not for --peers, whose caches are not quantized")
 
     @property
     def context_tokens(self) -> int:

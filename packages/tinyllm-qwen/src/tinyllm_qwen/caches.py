@@ -53,7 +53,7 @@ def make_caches(
         )
     if kv_bits is not None and max_size is not None:
         raise ValueError("kv_bits, max_size: expected at most one, got both")
-    group_size = 0 if kv_bits is None else _group_size(config.head_dim)
+    group_size = 0 if kv_bits is None else kv_group_size(config.head_dim)
     window, recurrent = config.sliding_window, config.recurrent
 
     def cache_of(layer: int) -> SequenceCache:
@@ -109,7 +109,7 @@ def make_pages(
             (count, len(part.kv_heads), page_size, config.head_dim),
             dtype,
             bits=kv_bits,
-            group_size=0 if kv_bits is None else _group_size(config.head_dim),
+            group_size=0 if kv_bits is None else kv_group_size(config.head_dim),
             window=window.size if window is not None and layer in window.layers else None,
             zeros=zeros,
         )
@@ -189,8 +189,12 @@ def _state_shape(recurrent: Recurrent, part: Partition, dtype: mx.Dtype) -> Stat
     )
 
 
-def _group_size(head_dim: int) -> int:
-    """Return the largest group size of quantized keys that divides the head dim."""
+def kv_group_size(head_dim: int) -> int:
+    """Return the largest group size of quantized keys that divides the head dim.
+
+    Raises:
+        ValueError: if there is none.
+    """
     for group_size in (64, 32):
         if head_dim % group_size == 0:
             return group_size

@@ -24,24 +24,27 @@ class QwenRunner(LocalRunner):
         ops: OpSet,
         prompt: Sequence[int],
         context: int,
+        kv_bits: int | None = None,
     ) -> None:
         """Build the model.
 
         The `context` tokens in the cache have random keys and values, because computing them would
         take longer than the measurement. The weights of `model` get the layout of the OpSet, so
-        that a second OpSet of this layout, or an only one, needs no copy of them.
+        that a second OpSet of this layout, or an only one, needs no copy of them. Cached keys and
+        values have `kv_bits` bits, or None for the dtype of the model.
         """
         prepare(ops, model.weights)
         self._model = Qwen(model.config, model.weights, ops=ops)
         self._prompt = mx.array(list(prompt), dtype=mx.int32)
         self._context = context
+        self._kv_bits = kv_bits
         self._cache: list[SequenceCache] = []  # `rewind` fills it
         self.name = ops.name
-        self.costs = ModelCosts(model.config, model.stored_bytes, self._model.dtype.size)
+        self.costs = ModelCosts(model.config, model.stored_bytes, self._model.dtype.size, kv_bits)
 
     def prefill(self) -> None:
         """Compute the prompt in chunks as `generate` does, and the logits of its last token."""
-        cache, length = self._model.make_caches(), len(self._prompt)
+        cache, length = self._model.make_caches(kv_bits=self._kv_bits), len(self._prompt)
         last = (length - 1) // PREFILL_CHUNK * PREFILL_CHUNK  # the start of the last chunk
         for layer in cache:
             layer.set_expected_length(length + CAPACITY_STEP)
@@ -86,7 +89,7 @@ class QwenRunner(LocalRunner):
 
         States of recurrent layers cannot be drawn, so that such a model computes random tokens.
         """
-        config, cache = self._model.config, self._model.make_caches()
+        config, cache = self._model.config, self._model.make_caches(kv_bits=self._kv_bits)
         if self._context == 0:
             return cache
         if config.recurrent is not None:
