@@ -264,6 +264,15 @@ def with_city(**schema: object) -> dict[str, object]:
         ({"properties": {"city": {"anyOf": [CITY, {"type": "null"}]}}}, ["Rome", "null"], "Oslo"),
         ({"properties": {"city": {"enum": ["Rome", None, 5]}}}, ["Rome", "null", "5"], "6"),
         ({"properties": {"city": {"enum": [4, 5], "minimum": 5}}}, ["5"], "4"),
+        ({"properties": {"city": {"type": "string", "enum": ["Rome", 5]}}}, ["Rome"], "5"),
+        ({"properties": {"city": {"type": ["string", "number"], "enum": ["a", 5]}}}, ["5"], "6"),
+        ({"properties": {"city": {"const": "Bern", "enum": ["Rome", "Bern"]}}}, ["Bern"], "Rome"),
+        ({"properties": {"city": {**CITY, "anyOf": [{}, {"type": "null"}]}}}, ["Rome"], "null"),
+        (
+            {"properties": {"city": {"anyOf": [CITY, {"enum": [4, 5], "minimum": 5}]}}},
+            ["Rome", "5"],
+            "4",
+        ),
         ({"properties": {"city": {"oneOf": [CITY, {"type": "integer"}]}}}, ["Bern", "7"], "7.5"),
         ({"properties": {"city": {"type": ["string", "null"]}}}, ["Oslo", "null", "5"], None),
         ({"$ref": "#/$defs/Named"}, ["Rome"], "Oslo"),
@@ -300,6 +309,14 @@ def test_references_and_alternatives_are_enforced(
         ({"properties": {"a>b": {}}}, "'a>b': expected a name without '>'"),
         ({"properties": {"city": {"$ref": "#/$defs/Town"}}}, r"city: \$ref: expected a string"),
         ({"properties": {"city": {"anyOf": [{"pattern": "a"}, {}]}}}, "city: pattern: expected"),
+        ({"properties": {"city": {**CITY, "pattern": "^R"}}}, "city: pattern: expected a string"),
+        ({"properties": {"city": {"const": "a", "minLength": 2}}}, "city: minLength: expected a"),
+        ({"properties": {"city": {"enum": []}}}, "city: expected a schema that allows a value"),
+        ({"properties": {"city": {**CITY, "const": "Oslo"}}}, "allows a value, got none"),
+        (
+            {"properties": {"city": {"type": ["string", "null"], "enum": [4]}}},
+            "allows a value, got none",
+        ),
     ],
 )
 def test_what_the_grammar_cannot_enforce_is_refused(

@@ -115,22 +115,42 @@ def _target(reference: str, root: Schema) -> object:
 
 def _own_types(schema: Schema) -> frozenset[str]:
     """Return the types that the keywords of a schema without alternatives allow."""
+    declared = _declared_types(schema)
+    return frozenset(map(_type_of, allowed_values(schema) or [])) if declared is None else declared
+
+
+def _declared_types(schema: Schema) -> frozenset[str] | None:
+    """Return the types of `type`; None if the schema has no `type`."""
     kind = schema.get("type")
     if isinstance(kind, str):
         return frozenset({kind})
     if isinstance(kind, list):
         return frozenset(each for each in kind if isinstance(each, str))
-    values = allowed_values(schema) or []
-    return frozenset(
-        _TYPES.get(type(value), "array" if isinstance(value, list) else "object")
-        for value in values
-    )
+    return None
 
 
 def allowed_values(schema: Schema) -> list[object] | None:
-    """Return the values of `const` or `enum`; None if the schema has neither."""
-    values = [schema["const"]] if "const" in schema else schema.get("enum")
-    return values if isinstance(values, list) else None
+    """Return the values that `enum`, `const` and `type` allow; None without `enum` and `const`."""
+    values = schema.get("enum")
+    if "const" in schema:
+        const = schema["const"]
+        # Compared as JSON, because 1 == True in Python.
+        both = not isinstance(values, list) or json.dumps(const) in map(json.dumps, values)
+        values = [const] if both else []
+    types = _declared_types(schema)
+    if not isinstance(values, list):
+        return None
+    return values if types is None else [v for v in values if _is_one_of(_type_of(v), types)]
+
+
+def _type_of(value: object) -> str:
+    """Return the JSON type of a value."""
+    return _TYPES.get(type(value), "array" if isinstance(value, list) else "object")
+
+
+def _is_one_of(kind: str, types: frozenset[str]) -> bool:
+    """Return True if a JSON type is one of some types, or an integer among numbers."""
+    return kind in types or (kind == "integer" and "number" in types)
 
 
 def value_of(text: str, types: frozenset[str]) -> str:
@@ -144,10 +164,7 @@ def value_of(text: str, types: frozenset[str]) -> str:
         value: object = json.loads(written, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return json.dumps(text)
-    kind = _TYPES.get(type(value), "array" if isinstance(value, list) else "object")
-    if kind in types or (kind == "integer" and "number" in types):
-        return written
-    return json.dumps(text)
+    return written if _is_one_of(_type_of(value), types) else json.dumps(text)
 
 
 def _refuse(name: str) -> None:

@@ -98,16 +98,21 @@ def _value(parameter: str, schema: Schema, root: Schema, steps: Steps) -> str:
     types = types_of(found)
     if types and "string" not in types:
         return _json(schema, root)
-    each = dict.fromkeys(_alternative(parameter, one, root) for one in found)
+    each = dict.fromkeys(
+        _alternative(parameter, one, values, root)
+        for one in found
+        if (values := allowed_values(one)) != []
+    )
+    if not each:
+        raise _refusal(f"{parameter}: expected a schema that allows a value, got none")
     return f"({' | '.join(each)})"
 
 
-def _alternative(parameter: str, schema: Schema, root: Schema) -> str:
-    """Return the expression of a value beside which the parameter may be a string."""
-    types, values = types_of([schema]), allowed_values(schema)
-    if values:
-        texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
-        return f"({' | '.join(map(json.dumps, texts))}) {_CLOSING}"
+def _alternative(
+    parameter: str, schema: Schema, values: Sequence[object] | None, root: Schema
+) -> str:
+    """Return the expression of a value, or of one of `values`, in a parameter with strings."""
+    types = types_of([schema])
     if types and "string" not in types:
         return _json(schema, root)
     for keyword in sorted(schema.keys() - _TEXT_KEYWORDS):
@@ -115,7 +120,10 @@ def _alternative(parameter: str, schema: Schema, root: Schema) -> str:
             f"{parameter}: {keyword}: expected a string with type, enum or const, since this model "
             "writes strings without quotes"
         )
-    return _ANY
+    if values is None:
+        return _ANY
+    texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
+    return f"({' | '.join(map(json.dumps, texts))}) {_CLOSING}"
 
 
 def _json(schema: Schema, root: Schema) -> str:
