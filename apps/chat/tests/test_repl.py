@@ -22,6 +22,7 @@ from tinyllm_chat.settings import Settings
 from tinyllm_chat.terminal.history import InputHistory, history_path, open_history
 from tinyllm_chat.terminal.output import Terminal
 from tinyllm_chat.terminal.prompt import PromptReader
+from tinyllm_qwen.format_bytes import format_bytes
 
 Start = Callable[..., Any]
 CTRL_C, CTRL_D = "\x03", "\x04"
@@ -134,6 +135,31 @@ def test_another_model_continues_the_conversation(start: Start, scripted: str, r
     assert two.reasoning == "Hm."
     assert recorded.session.last_answer.stats.prompt_tokens > len("one") + len("two") + 4
     assert recorded.session.last_answer.seed == 8
+
+
+def test_a_model_that_does_not_fit_beside_the_current_one_needs_a_new_start(
+    start: Start, scripted: str, random: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = start(scripted).assistant.model.nbytes
+    for cached in ("", "hi\r"):  # caches are freed too
+        recorded = type_at(start(random, max_tokens=4), cached)
+        current = recorded.assistant
+        occupied = current.model.nbytes + current.cache.nbytes
+        for missing in (1, occupied, occupied + 1):
+            free = needed - missing
+            monkeypatch.setattr(
+                "tinyllm_qwen.checkpoint.memory_check.free_memory", lambda free=free: free
+            )
+            recorded.err.truncate(recorded.err.seek(0))
+            type_at(recorded, f"/model {scripted}\r")
+            shown = recorded.err.getvalue()
+            alone = missing <= occupied
+            assert shown.endswith(f"start chat again with --model {scripted}\n") is alone
+            assert (
+                f"beside the current model, which takes {format_bytes(occupied)}" in shown
+            ) is alone
+            assert ("end other programs" in shown) is not alone
+            assert recorded.session.assistant is current
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import FrameType
 
+from tinyllm_qwen.errors import MemoryShortageError
+from tinyllm_qwen.format_bytes import format_bytes
 from tinyllm_qwen.text.reasoning import Segment
 
 from tinyllm_chat.answer import Answer
@@ -85,7 +87,8 @@ class Session:
         """Continue with another model. If loading fails, the current model stays.
 
         Raises:
-            ChatError: if no model is named, or several processes share the current model.
+            ChatError: if no model is named, several processes share the current model, or the
+                memory is too little for a second model beside the current one.
             ChatError, CheckpointError, HubError, ValueError: as `load_assistant`.
         """
         if not model:
@@ -97,7 +100,16 @@ class Session:
         settings = self.assistant.settings
         # The new model may know no efforts, which must not refuse it.
         settings = replace(settings, model=model, revision=None, reasoning_effort=None)
-        assistant = load_assistant(settings, self.terminal)
+        try:
+            assistant = load_assistant(settings, self.terminal)
+        except MemoryShortageError as error:
+            if (occupied := self._occupied_memory) < error.needed - error.free:
+                raise  # the weights do not fit without the current model either
+            raise ChatError(
+                f"/model: the weights of {model} take {format_bytes(error.needed)} of memory, "
+                f"{format_bytes(error.free)} are free beside the current model, which takes "
+                f"{format_bytes(occupied)}: start chat again with --model {model}"
+            ) from error
         assistant.answers, thinking = self.assistant.answers, self.assistant.thinking
         self.assistant = assistant  # frees the memory of the current model
         show_notices(assistant, self.terminal)
@@ -114,6 +126,14 @@ class Session:
         """Continue with another conversation."""
         self.conversation = conversation
         self.last_answer = None
+
+    @property
+    def _occupied_memory(self) -> int:
+        """The bytes of the current model and its caches in this process."""
+        current = self.assistant
+        if not isinstance(current, LocalAssistant):
+            return 0
+        return current.model.nbytes + current.cache.nbytes
 
     def _reply(self, *, interruptible: bool) -> Answer:
         """Show the answer to the last question, then notices and a summary."""

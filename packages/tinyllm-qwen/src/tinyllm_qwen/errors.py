@@ -5,6 +5,21 @@ class CheckpointError(ValueError):
     """A file of a model cannot be used. The message names the file."""
 
 
+class MemoryShortageError(CheckpointError):
+    """The weights of a checkpoint do not fit into the free memory of a CPU.
+
+    Attributes:
+        needed: the bytes of the weights in memory.
+        free: the bytes that are free.
+    """
+
+    def __init__(self, message: str, *, needed: int, free: int) -> None:
+        """Store the sizes, and a message with a remedy."""
+        super().__init__(message)
+        self.needed = needed
+        self.free = free
+
+
 class HubError(RuntimeError):
     """A repository cannot be fetched. It is missing or gated, or the network is unavailable."""
 

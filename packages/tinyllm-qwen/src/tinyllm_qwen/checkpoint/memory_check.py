@@ -8,7 +8,7 @@ import mlx.core as mx
 
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor
 from tinyllm_qwen.checkpoint.tensor_reader import loaded_dtype
-from tinyllm_qwen.errors import CheckpointError
+from tinyllm_qwen.errors import MemoryShortageError
 from tinyllm_qwen.format_bytes import format_bytes
 from tinyllm_qwen.free_memory import free_memory
 from tinyllm_qwen.partition.partition import Slices
@@ -32,7 +32,7 @@ def check_memory(
         slices: the parts that are read; None for whole tensors.
 
     Raises:
-        CheckpointError: if less memory is free.
+        MemoryShortageError: if less memory is free.
     """
     if mx.default_device().type == mx.gpu:
         return
@@ -43,8 +43,10 @@ def check_memory(
     needed = sum(count * loaded_dtype(stored[name], dtype).size for name, count in numbers.items())
     free = free_memory()
     if needed > free:
-        raise CheckpointError(
+        raise MemoryShortageError(
             f"{folder}: the weights take {format_bytes(needed)} of memory, "
             f"{format_bytes(free)} are free: end other programs, convert the model to fewer bits "
-            "(convert --bits 4), or take a smaller one"
+            "(convert --bits 4), or take a smaller one",
+            needed=needed,
+            free=free,
         )
