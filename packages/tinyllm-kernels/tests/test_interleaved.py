@@ -184,3 +184,18 @@ def test_rows_are_interleaved_in_place_unless_the_arrays_are_shared(ops: Backend
 def test_preparing_twice_changes_nothing(ops: Backend) -> None:
     w = prepared(ops, packed((48, 384), mx.bfloat16))
     assert prepared(ops, w) is w
+
+
+@pytest.mark.parametrize("rows", [45, 48])  # with 48, rows are interleaved
+@pytest.mark.parametrize(
+    "form", [*((bits, 64, "affine") for bits in (2, 3, 4, 5, 6, 8)), (4, 32, "mxfp4")], ids=str
+)
+def test_the_size_after_preparing_is_known_before(
+    ops: Backend, rows: int, form: tuple[int, int, str]
+) -> None:
+    plain = packed((rows, 384), mx.bfloat16, *form)
+    size = ops.prepared_bytes(plain)
+    w = prepared(ops, plain)
+    assert size == w.nbytes == ops.prepared_bytes(w)
+    assert (size > plain.nbytes) is (w.bits > plain.bits)
+    assert ops.prepared_bytes(mx.ones((3, 5))) == 60

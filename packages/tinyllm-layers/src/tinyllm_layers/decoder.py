@@ -94,6 +94,11 @@ def keep_as_loaded(weights: MutableMapping[str, Weight]) -> None:
     """Leave the weights unchanged. This function is the default of `Backend.prepare`."""
 
 
+def bytes_as_loaded(weight: Weight) -> int:
+    """Return the size of a weight. This function is the default of `Backend.prepared_bytes`."""
+    return weight.nbytes
+
+
 @dataclass(frozen=True)
 class Backend(OpSet):
     """An OpSet with its own stack of layers and its own layout of weights.
@@ -104,11 +109,14 @@ class Backend(OpSet):
         prepare: changes the layout of the weights in a dict, before layers are made of the weights.
             The function replaces one weight before it reads the next, so that loading needs no
             second copy of the checkpoint. Every OpSet reads the same numbers from prepared weights.
+        prepared_bytes: returns the bytes that a weight takes after `prepare`. The function reads
+            shapes and dtypes alone, so that the weight can be one that was never computed.
         zeros: makes the pages and states of many sequences, from a shape and a dtype.
     """
 
     stack: Fusion[Callable[[Sequence[DecoderLayer]], Stack]] | None = None
     prepare: Callable[[MutableMapping[str, Weight]], None] = keep_as_loaded
+    prepared_bytes: Callable[[Weight], int] = bytes_as_loaded
     zeros: Zeros = mx.zeros
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import mlx.core as mx
 from tinyllm_layers import Backend, RankCommunicator
+from tinyllm_layers.decoder import bytes_as_loaded
 from tinyllm_ops import REFERENCE, OpSet
 
 from tinyllm_qwen.checkpoint.hub import resolve
@@ -71,14 +72,27 @@ def load(
             f"{config.vocab_size} rows: tokenizer.json and config.json are not of one model"
         )
     groups = None
+    prepared_bytes = ops.prepared_bytes if isinstance(ops, Backend) else bytes_as_loaded
     if group is None or group.size() == 1:
         weights = load_weights(
-            folder, config, dtype=dtype, progress=progress, draft_head=draft_head
+            folder,
+            config,
+            dtype=dtype,
+            progress=progress,
+            draft_head=draft_head,
+            prepared_bytes=prepared_bytes,
         )
     else:
         ranks = RankCommunicator(group)
         weights, partitions = load_part(
-            folder, config, ranks.rank, ranks.size, split=split, dtype=dtype, progress=progress
+            folder,
+            config,
+            ranks.rank,
+            ranks.size,
+            split=split,
+            dtype=dtype,
+            progress=progress,
+            prepared_bytes=prepared_bytes,
         )
         groups = ParallelGroups.of(ranks, partitions)
     if isinstance(ops, Backend):

@@ -1,14 +1,18 @@
 """Weights that do not fit into memory are refused before they are read."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
-from tinyllm_qwen import CheckpointError, QwenConfig
+from tinyllm_layers import Backend
+from tinyllm_ops import REFERENCE, OpSet, QuantizedTensor, Weight
+from tinyllm_qwen import CheckpointError, QwenConfig, load
 from tinyllm_qwen.checkpoint.weights import load_part, load_weights
+from tinyllm_qwen.errors import MemoryShortageError
 
 FREE = "tinyllm_qwen.checkpoint.memory_check.free_memory"
 
@@ -45,6 +49,45 @@ def test_a_rank_needs_memory_for_its_part_alone(
     monkeypatch.setattr(FREE, lambda: size - 1)
     with pytest.raises(CheckpointError, match="the weights take"):
         load_part(folder, config, 1, 2)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_weights_take_what_the_backend_stores(
+    folder: Path, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This backend stores codes of 4 bits in 8."""
+
+    def prepared_bytes(weight: Weight) -> int:
+        packed = weight.packed.nbytes if isinstance(weight, QuantizedTensor) else 0
+        return weight.nbytes + packed
+
+    def read() -> Mapping[str, Weight]:
+        config = QwenConfig.from_folder(folder)
+        if ranks == 1:
+            return load_weights(folder, config, prepared_bytes=prepared_bytes)
+        return load_part(folder, config, 1, ranks, prepared_bytes=prepared_bytes)[0]
+
+    weights = read()
+    size = sum(map(prepared_bytes, weights.values()))
+    assert size > sum(weight.nbytes for weight in weights.values())
+    monkeypatch.setattr(FREE, lambda: size)
+    read()
+    monkeypatch.setattr(FREE, lambda: size - 1)
+    with pytest.raises(MemoryShortageError) as caught:
+        read()
+    assert (caught.value.needed, caught.value.free) == (size, size - 1)
+
+
+def test_a_model_is_loaded_if_its_backend_has_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = {field.name: getattr(REFERENCE, field.name) for field in fields(OpSet)}
+    backend = Backend(**plain, prepared_bytes=lambda weight: 2 * weight.nbytes)
+    size = load("pico")[0].nbytes
+    monkeypatch.setattr(FREE, lambda: 2 * size - 1)
+    load("pico")
+    with pytest.raises(MemoryShortageError, match="the weights take"):
+        load("pico", ops=backend)
+    monkeypatch.setattr(FREE, lambda: 2 * size)
+    load("pico", ops=backend)
 
 
 def test_nothing_is_read_of_a_file_that_is_too_large(

@@ -12,7 +12,7 @@ from tinyllm_ops import MLX
 
 from tinyllm_kernels import _cpu as native
 from tinyllm_kernels.cpu.attention import attention, paged_attention
-from tinyllm_kernels.cpu.prepare import prepare, prepare_int8
+from tinyllm_kernels.cpu.prepare import prepare, prepare_int8, prepared_bytes
 from tinyllm_kernels.cpu.products import (
     embedding,
     expert_linear,
@@ -43,6 +43,7 @@ CPU_OPS = Backend(
     top_k=top_k,
     log_probability=log_probability,
     prepare=prepare,
+    prepared_bytes=prepared_bytes,
     zeros=native.zeros,
 )
 

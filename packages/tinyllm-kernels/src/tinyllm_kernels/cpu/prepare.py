@@ -51,6 +51,14 @@ def prepare_int8(weights: MutableMapping[str, Weight]) -> None:
     warnings.warn(f"cpu-int8: {reason}: this model is computed as by cpu", stacklevel=2)
 
 
+def prepared_bytes(weight: Weight) -> int:
+    """Return the bytes that a weight takes after `prepare`, from its shapes and dtypes alone."""
+    if not isinstance(weight, QuantizedTensor) or isinstance(weight, InterleavedTensor):
+        return weight.nbytes
+    _, stored_bits = native.fastest_layout(native_weight(weight))
+    return weight.nbytes + weight.packed.nbytes // weight.bits * (stored_bits - weight.bits)
+
+
 def _interleaved(weight: Weight) -> Weight:
     """Return the weight in the layout that the kernels of this machine read fastest."""
     if not isinstance(weight, QuantizedTensor) or isinstance(weight, InterleavedTensor):

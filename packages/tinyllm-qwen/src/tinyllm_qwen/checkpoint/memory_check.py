@@ -1,7 +1,7 @@
 """The check that weights fit into memory, before they are read."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import mlx.core as mx
@@ -19,8 +19,10 @@ def check_memory(
     stored: Mapping[str, StoredTensor],
     dtype: mx.Dtype,
     slices: Mapping[str, Slices] | None = None,
+    *,
+    prepared_bytes: Callable[[dict[str, mx.array]], int],
 ) -> None:
-    """Check that the CPU has the memory for some weights.
+    """Check that the CPU has the memory for some weights, as loaded and as prepared.
 
     MLX's allocator for CPUs reports no failure: the system would end this process, or another one.
     The allocator of a GPU has another memory, and raises an error.
@@ -30,6 +32,8 @@ def check_memory(
         stored: the tensors of the files.
         dtype: the dtype of every floating tensor in memory.
         slices: the parts that are read; None for whole tensors.
+        prepared_bytes: returns the bytes that the backend needs for arrays of these shapes and
+            dtypes, by name. The arrays have no data.
 
     Raises:
         MemoryShortageError: if less memory is free.
@@ -37,11 +41,17 @@ def check_memory(
     if mx.default_device().type == mx.gpu:
         return
     if slices is None:
-        numbers = {name: math.prod(tensor.shape) for name, tensor in stored.items()}
+        shapes = {name: tensor.shape for name, tensor in stored.items()}
     else:
-        numbers = {name: math.prod(map(len, part)) for name, part in slices.items()}
-    needed = sum(count * loaded_dtype(stored[name], dtype).size for name, count in numbers.items())
+        shapes = {name: tuple(map(len, part)) for name, part in slices.items()}
+    dtypes = {name: loaded_dtype(stored[name], dtype) for name in shapes}
+    needed = sum(math.prod(shape) * dtypes[name].size for name, shape in shapes.items())
     free = free_memory()
+    if needed <= free:  # larger shapes may be too large for arrays
+        # MLX allocates an array when it is evaluated, and these never are.
+        needed = prepared_bytes(
+            {name: mx.zeros(shape, dtypes[name]) for name, shape in shapes.items()}
+        )
     if needed > free:
         raise MemoryShortageError(
             f"{folder}: the weights take {format_bytes(needed)} of memory, "

@@ -1,8 +1,10 @@
 """The loader of weights, which checks, casts and reads the tensors of a checkpoint."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import mlx.core as mx
+from tinyllm_layers.decoder import bytes_as_loaded
 from tinyllm_ops import QuantizedTensor, Weight
 
 from tinyllm_qwen.checkpoint.joint_projections import split_projections
@@ -27,6 +29,7 @@ def load_weights(
     dtype: mx.Dtype | None = None,
     progress: Progress | None = None,
     draft_head: bool = False,
+    prepared_bytes: Callable[[Weight], int] = bytes_as_loaded,
 ) -> Weights:
     """Load every tensor that the config requires, by its Hugging Face name without "model.".
 
@@ -41,6 +44,7 @@ def load_weights(
             float32 if the files have several dtypes.
         progress: a callback with the number of bytes read so far, and of all bytes.
         draft_head: True to load the draft head (`mtp.*`) too.
+        prepared_bytes: the size of a weight for the check of memory; see `Backend`.
 
     Raises:
         CheckpointError: if a file is missing or damaged, its tensors do not fit the config, the
@@ -50,7 +54,7 @@ def load_weights(
     """
     stored, formats = _find(folder, config, dtype, draft_head=draft_head)
     dtype = dtype or _common_dtype(stored)
-    check_memory(folder, stored, dtype)
+    check_memory(folder, stored, dtype, prepared_bytes=_size(formats, prepared_bytes))
     arrays = dict(iterate_tensors(stored, dtype, progress))
     return _model_weights(arrays, formats, config)
 
@@ -64,6 +68,7 @@ def load_part(
     split: Split = HEADS,
     dtype: mx.Dtype | None = None,
     progress: Progress | None = None,
+    prepared_bytes: Callable[[Weight], int] = bytes_as_loaded,
 ) -> tuple[Weights, list[Partition]]:
     """Load the slices of the tensors that one of several ranks needs, without reading the rest.
 
@@ -75,6 +80,7 @@ def load_part(
         split: the division of the model, by heads or by layers.
         dtype: the dtype, as for `load_weights`.
         progress: a callback with the number of bytes read so far, and of all bytes of this rank.
+        prepared_bytes: the size of a weight, as for `load_weights`.
 
     Returns:
         The weights of this rank, and the partitions of all ranks.
@@ -94,9 +100,9 @@ def load_part(
     parts = {name: partition.slices(name, tensor.shape, config) for name, tensor in stored.items()}
     wanted = {name: part for name, part in parts.items() if part is not None}
     dtype = dtype or _common_dtype(stored)
-    check_memory(folder, stored, dtype, wanted)
-    arrays = read_slices(stored, wanted, dtype, progress)
     own = {path: packed for path, packed in formats.items() if f"{path}.weight" in wanted}
+    check_memory(folder, stored, dtype, wanted, prepared_bytes=_size(own, prepared_bytes))
+    arrays = read_slices(stored, wanted, dtype, progress)
     return _model_weights(arrays, own, config), partitions
 
 
@@ -144,6 +150,16 @@ def _common_dtype(stored: dict[str, StoredTensor]) -> mx.Dtype:
         if tensor.dtype in FLOATING and not (".linear_attn." in name and len(tensor.shape) == 1)
     }
     return MLX_DTYPES[dtypes.pop()] if len(dtypes) == 1 else mx.float32
+
+
+def _size(
+    formats: dict[str, PackedFormat], prepared_bytes: Callable[[Weight], int]
+) -> Callable[[dict[str, mx.array]], int]:
+    """Return a function of the arrays of the files, which returns their size once prepared.
+
+    Joint projections count as one matrix, since separating them evaluates the arrays.
+    """
+    return lambda arrays: sum(map(prepared_bytes, _pack(arrays, formats).values()))
 
 
 def _model_weights(
