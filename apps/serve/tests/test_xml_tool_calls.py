@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 from tinyllm_engine.grammar.compiler import GrammarCompiler
 from tinyllm_qwen import Tokenizer, load
 from tinyllm_serve.generation.grammar import call_grammar, text_or_calls
-from tinyllm_serve.generation.parameter_types import Schema, parameter_types
+from tinyllm_serve.generation.parameter_types import Schema, Steps, parameter_types
 from tinyllm_serve.generation.parts import CallArguments, CallEnd, CallStart, Content, Part
 from tinyllm_serve.generation.tool_calls import MAX_HEAD
 from tinyllm_serve.generation.xml_tool_calls import XmlToolCallParser
@@ -338,7 +338,7 @@ def test_long_grammars_are_refused() -> None:
         weather = Function(name="weather", strict=True, parameters=schema)
         with pytest.raises(ApiError, match="tools: expected "):
             call_grammar([weather], several=False, call_format="xml")
-    assert parameter_types({"$defs": {"A": many}, "properties": each}, "p1") == {"string"}
+    assert parameter_types({"$defs": {"A": many}, "properties": each}, "p1", Steps()) == {"string"}
 
 
 def test_references_that_branch_or_return_take_little_time() -> None:
@@ -347,7 +347,7 @@ def test_references_that_branch_or_return_take_little_time() -> None:
     steps["A8"] = {"anyOf": [{"$ref": "#/$defs/A0"}, {"type": "string"}]}
     schema = {"$defs": steps, "properties": {"city": {"$ref": "#/$defs/A0"}}}
     weather = Function(name="weather", strict=True, parameters=schema)
-    assert parameter_types(schema, "city") == {"string"}
+    assert parameter_types(schema, "city", Steps()) == {"string"}
     assert call_grammar([weather], several=False, call_format="xml").text
 
 

@@ -7,7 +7,14 @@ from typing import TypeAlias
 Schema: TypeAlias = Mapping[str, object]
 
 MAX_STEPS = 1 << 17
-"""The most references and alternatives that are followed for a request. They take 0.2 s."""
+"""The most steps for the schemas of a request, or for the parameters of an answer.
+
+Each is a reference, an alternative, a value that a schema lists, or `STEP` characters. They take
+0.3 s at most.
+"""
+
+STEP = 32
+"""The characters of a reference or a rule that count as a step."""
 
 # Keywords that restrict a value. All others only describe it.
 _KEYWORDS = frozenset(
@@ -20,15 +27,18 @@ _KEYWORDS = frozenset(
 )
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
+# Keywords whose items are read once for each alternative beside them.
+_LISTS = ("enum", "type")
 
-def parameter_types(schema: Schema, name: str) -> frozenset[str]:
+
+def parameter_types(schema: Schema, name: str, steps: "Steps") -> frozenset[str]:
     """Return the JSON types that a parameter may have; empty if the schema does not tell.
 
     Args:
         schema: the schema of the arguments of a function.
         name: the name of the parameter.
+        steps: the steps that are left. The result is empty if they do not suffice.
     """
-    steps = Steps()
     try:
         arguments = arguments_of(schema, steps)
         properties = arguments.get("properties")
@@ -41,21 +51,24 @@ def parameter_types(schema: Schema, name: str) -> frozenset[str]:
 
 
 class TooManyStepsError(ValueError):
-    """The schemas of a request have too many references and alternatives."""
+    """The schemas of a request need more than `MAX_STEPS`."""
 
 
 class Steps:
-    """The references and alternatives that may still be followed for a request."""
+    """The steps that are left for the schemas of a request, or the parameters of an answer."""
 
     def __init__(self) -> None:
         """Allow `MAX_STEPS`."""
         self._left = MAX_STEPS
 
-    def take(self) -> None:
-        """Take one step; raises TooManyStepsError if none is left."""
-        self._left -= 1
+    def take(self, count: int = 1) -> None:
+        """Take some steps; raises TooManyStepsError if fewer are left."""
+        self._left -= count
         if self._left < 0:
-            raise TooManyStepsError(f"expected at most {MAX_STEPS:,} references and alternatives")
+            raise TooManyStepsError(
+                f"expected at most {MAX_STEPS:,} references, alternatives, listed values and pieces"
+                f" of {STEP} characters"
+            )
 
 
 def arguments_of(schema: Schema, steps: Steps) -> Schema:
@@ -81,17 +94,18 @@ def alternatives(schema: Schema, root: Schema, steps: Steps) -> list[Schema]:
         steps: the steps that are left.
 
     Raises:
-        TooManyStepsError: if no step is left.
+        TooManyStepsError: if too few steps are left.
     """
     found, followed = list[Schema](), set[str]()
     waiting: list[tuple[Schema, Schema]] = [({}, schema)]  # each with the keywords beside it
     while waiting:
-        steps.take()
         beside, current = waiting.pop()
         own = {**beside, **{word: current[word] for word in _KEYWORDS if word in current}}
+        lists = [each for each in map(own.get, _LISTS) if isinstance(each, list)]
+        steps.take(1 + sum(map(len, lists)))
         match own:
             case {"$ref": str(reference), **rest} if isinstance(
-                target := _target(reference, root), Mapping
+                target := _target(reference, root, steps), Mapping
             ):
                 if reference not in followed:
                     followed.add(reference)
@@ -99,17 +113,21 @@ def alternatives(schema: Schema, root: Schema, steps: Steps) -> list[Schema]:
             case {"allOf": [Mapping() as only], **rest}:
                 waiting.append((rest, only))
             case {"anyOf": [*each], **rest} | {"oneOf": [*each], **rest} if each:
+                steps.take(len(each))
                 waiting += [(rest, one) for one in reversed(each) if isinstance(one, Mapping)]
             case _:
                 found.append(own)
     return found
 
 
-def _target(reference: str, root: Schema) -> object:
+def _target(reference: str, root: Schema, steps: Steps) -> object:
     """Return the part of a schema that a reference leads to, or None."""
+    steps.take(len(reference) // STEP)
     target: object = root if reference.startswith("#/") else None
     for key in reference.removeprefix("#/").split("/"):
-        target = target.get(key) if isinstance(target, Mapping) else None
+        if not isinstance(target, Mapping):
+            return None
+        target = target.get(key)
     return target
 
 

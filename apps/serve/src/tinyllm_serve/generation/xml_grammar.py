@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from tinyllm_serve.generation.parameter_types import (
+    STEP,
     Schema,
     Steps,
     TooManyStepsError,
@@ -21,9 +22,6 @@ from tinyllm_serve.generation.xml_tool_calls import (
 )
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.protocol.tools import Function
-
-MAX_RULES = 1 << 22
-"""The most characters of the rules of a request's calls."""
 
 # Keywords for texts without quotes. Others, such as "pattern", would need JSON's quotes.
 _TEXT_KEYWORDS = frozenset({"type", "enum", "const"})
@@ -43,7 +41,7 @@ def xml_bodies(functions: Sequence[tuple[Function, Schema]]) -> list[str]:
 
     Raises:
         ApiError: 400 if a schema has a keyword that cannot be enforced in this format, or if the
-            schemas have too many references and alternatives, or too long rules.
+            schemas need more than `MAX_STEPS`, the characters of their rules included.
     """
     names = [f"call_{index}" for index in range(len(functions))]
     closing = json.dumps(f"{FUNCTION_CLOSE}\n{CALL_CLOSE}")
@@ -52,14 +50,10 @@ def xml_bodies(functions: Sequence[tuple[Function, Schema]]) -> list[str]:
         rf'body: "\n" ({" | ".join(names)}) {closing}',
         rf"{_ANY}[lazy]: /(?s:.*)\n{end_of_value}\n/",
     ]
-    steps, length = Steps(), 0
+    steps = Steps()
     try:
         for name, (function, schema) in zip(names, functions, strict=True):
-            for rule in _call(name, function, schema, steps):
-                rules.append(rule)
-                length += len(rule)
-                if length > MAX_RULES:
-                    raise _refusal(f"expected rules of at most {MAX_RULES:,} characters")
+            rules += _call(name, function, schema, steps)
     except TooManyStepsError as error:
         raise _refusal(str(error)) from None
     return rules
@@ -97,9 +91,9 @@ def _value(parameter: str, schema: Schema, root: Schema, steps: Steps) -> str:
     found = alternatives(schema, root, steps)
     types = types_of(found)
     if types and "string" not in types:
-        return _json(schema, root)
+        return _json(schema, root, steps)
     each = dict.fromkeys(
-        _alternative(parameter, one, values, root)
+        _alternative(parameter, one, values, root, steps)
         for one in found
         if (values := allowed_values(one)) != []
     )
@@ -109,12 +103,12 @@ def _value(parameter: str, schema: Schema, root: Schema, steps: Steps) -> str:
 
 
 def _alternative(
-    parameter: str, schema: Schema, values: Sequence[object] | None, root: Schema
+    parameter: str, schema: Schema, values: Sequence[object] | None, root: Schema, steps: Steps
 ) -> str:
     """Return the expression of a value, or of one of `values`, in a parameter with strings."""
     types = types_of([schema])
     if types and "string" not in types:
-        return _json(schema, root)
+        return _json(schema, root, steps)
     for keyword in sorted(schema.keys() - _TEXT_KEYWORDS):
         raise _refusal(
             f"{parameter}: {keyword}: expected a string with type, enum or const, since this model "
@@ -123,13 +117,17 @@ def _alternative(
     if values is None:
         return _ANY
     texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
-    return f"({' | '.join(map(json.dumps, texts))}) {_CLOSING}"
+    rule = f"({' | '.join(map(json.dumps, texts))}) {_CLOSING}"
+    steps.take(len(rule) // STEP)
+    return rule
 
 
-def _json(schema: Schema, root: Schema) -> str:
+def _json(schema: Schema, root: Schema, steps: Steps) -> str:
     """Return the expression of a value that is written as JSON."""
     shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
-    return f"%json {json.dumps({**shared, **schema})} {_CLOSING}"
+    rule = f"%json {json.dumps({**shared, **schema})} {_CLOSING}"
+    steps.take(len(rule) // STEP)
+    return rule
 
 
 def _refusal(problem: str) -> ApiError:

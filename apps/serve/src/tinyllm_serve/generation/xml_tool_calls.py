@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
-from tinyllm_serve.generation.parameter_types import Schema, parameter_types, value_of
+from tinyllm_serve.generation.parameter_types import Schema, Steps, parameter_types, value_of
 from tinyllm_serve.generation.parts import CallArguments, CallEnd, CallStart, Part
 from tinyllm_serve.generation.tool_calls import CALL_CLOSE, CALL_OPEN, MAX_HEAD, ToolCallParser
 
@@ -42,6 +42,8 @@ class XmlToolCallParser(ToolCallParser):
         self._schemas = dict(functions)
         self._schema: Schema = {}  # of the current call
         self._types: frozenset[str] = frozenset()  # of the current parameter
+        self._found = dict[tuple[int, str], frozenset[str]]()  # by schema and name of parameter
+        self._steps = Steps()
         self._has_arguments = False  # True once the current call has a parameter
         self._value_started = False
         # Of a JSON value: where the count of its quotes ends, and if a string is open there.
@@ -104,7 +106,10 @@ class XmlToolCallParser(ToolCallParser):
             return
         name = self._held[len(PARAMETER_OPEN) : end]
         self._held = self._held[end + 1 :]
-        self._types = parameter_types(self._schema, name)
+        key = (id(self._schema), name)
+        if key not in self._found:
+            self._found[key] = parameter_types(self._schema, name, self._steps)
+        self._types = self._found[key]
         self._value_started = self._in_string = False
         self._searched = self._counted = 0
         separator = ", " if self._has_arguments else ""
