@@ -3,6 +3,10 @@
 import json
 
 import pytest
+from jsonschema import Draft202012Validator
+from tinyllm_engine import Grammar
+from tinyllm_engine.grammar.compiler import GrammarCompiler
+from tinyllm_qwen import Tokenizer, load
 from tinyllm_serve.generation.grammar import call_grammar
 from tinyllm_serve.generation.parts import CallArguments
 from tinyllm_serve.generation.xml_tool_calls import XmlToolCallParser
@@ -12,23 +16,24 @@ from tinyllm_serve.protocol.tools import Function
 Schema = dict[str, object]
 
 
-def rules(schema: Schema) -> str:
+def rules(schema: Schema) -> Grammar:
     """Return the grammar of calls of a strict function."""
     function = Function(name="f", strict=True, parameters=schema)
-    return call_grammar([function], several=False, call_format="xml").text
+    return call_grammar([function], several=False, call_format="xml")
+
+
+def call(name: str, value: str) -> str:
+    """Return a call with one parameter as the model writes it."""
+    parameter = f"<parameter={name}>\n{value}\n</parameter>"
+    return f"<tool_call>\n<function=f>\n{parameter}\n</function>\n</tool_call>"
 
 
 def arguments(schema: Schema, *written: tuple[str, str]) -> list[object]:
     """Return the arguments of calls with one parameter each, of one answer."""
     parser = XmlToolCallParser({"f": schema})
-    calls = (
-        f"<tool_call>\n<function=f>\n<parameter={name}>\n{value}\n</parameter>\n</function>\n"
-        "</tool_call>\n"
-        for name, value in written
-    )
     found: list[object] = []
-    for call in calls:
-        parts = parser.push(call)
+    for name, value in written:
+        parts = parser.push(call(name, value))
         text = "".join(part.text for part in parts if isinstance(part, CallArguments))
         found += json.loads(text).values()
     return found
@@ -68,3 +73,108 @@ def test_the_parameters_of_an_answer_have_one_limit() -> None:
     }
     assert arguments(schema, *[("p0", "1")] * 10) == [1] * 10
     assert arguments(schema, *((f"p{i}", "1") for i in range(9)))[::8] == [1, "1"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return load("pico")[1]
+
+
+SHARED = {
+    "City": {"type": "string", "enum": ["Rome", "Bern"]},
+    "Days": {"type": "integer", "minimum": 3},
+    "Named": {"properties": {"p": {"type": "string"}}},
+}
+
+
+def check(tokenizer: Tokenizer, schema: Schema, texts: list[str], refused: list[str]) -> None:
+    """Check which texts of a parameter the grammar allows, and that their values conform."""
+    parameters = {"$defs": SHARED, "properties": {"p": schema}}
+    compiled = GrammarCompiler(tokenizer, tokenizer.vocab_size).compile(rules(parameters))
+
+    def allows(text: str) -> bool:
+        tokens = tokenizer.encode(call("p", text))
+        return compiled.constraint().num_allowed(tokens) == len(tokens)
+
+    assert [text for text in [*texts, *refused] if allows(text)] == texts
+    for text in texts:
+        (value,) = arguments(parameters, ("p", text))
+        Draft202012Validator(parameters).validate({"p": value})
+
+
+@pytest.mark.parametrize(
+    ("schema", "texts", "refused"),
+    [
+        ({"$ref": "#/$defs/City", "enum": ["Bern", "Oslo"]}, ["Bern"], ["Rome", "Oslo"]),
+        ({"$ref": "#/$defs/City", "const": "Bern"}, ["Bern"], ["Rome"]),
+        ({"const": "Bern", "anyOf": [{"const": "Bern"}, {"const": "Rome"}]}, ["Bern"], ["Rome"]),
+        ({"type": ["string", "null"], "anyOf": [{"type": "string"}]}, ["Rome"], []),
+        ({"type": "string", "anyOf": [{"enum": ["a"]}, {"type": "null"}]}, ["a"], ["null"]),
+        (
+            {"type": ["string", "number"], "anyOf": [{"type": "integer"}, {"enum": ["a", None]}]},
+            ["7", "a"],
+            ["7.5", "null"],
+        ),
+        (
+            {"enum": ["a", 1, True], "anyOf": [{"enum": ["a", 1]}, {"enum": ["b"]}]},
+            ["a", "1"],
+            ["true", "b"],
+        ),
+        (
+            {"enum": ["a", [1], [2]], "anyOf": [{"enum": ["a", [2]]}]},
+            ["a", "[2]"],
+            ["[1]"],
+        ),
+        (
+            {
+                "anyOf": [
+                    {"$ref": "#/$defs/City", "enum": ["Rome"]},
+                    {"$ref": "#/$defs/City", "enum": ["Bern"]},
+                ]
+            },
+            ["Rome", "Bern"],
+            ["Oslo"],
+        ),
+        (
+            {"anyOf": [{"$ref": "#/$defs/Days", "minimum": 5}, {"enum": ["a"]}]},
+            ["6", "a"],
+            ["4"],
+        ),
+        (
+            {"anyOf": [{"$ref": "#/$defs/Days", "minimum": 1}, {"enum": ["a"]}]},
+            ["3", "a"],
+            ["2"],
+        ),
+    ],
+)
+def test_keywords_beside_others_restrict_too(
+    tokenizer: Tokenizer, schema: Schema, texts: list[str], refused: list[str]
+) -> None:
+    check(tokenizer, schema, texts, refused)
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"properties": {"p": {"$ref": "#/$defs/City", "enum": ["Oslo"]}}}, "a value, got none"),
+        ({"properties": {"p": {"$ref": "#/$defs/City", "type": "integer"}}}, "a value, got none"),
+        (
+            {"$ref": "#/$defs/Named", "properties": {"q": {"type": "string"}}},
+            "allOf: expected parameters in properties",
+        ),
+        (
+            {"properties": {"p": {"anyOf": [{}], "$ref": "#/$defs/Either"}}},
+            "p: allOf: expected a string with type, enum or const",
+        ),
+    ],
+)
+def test_keywords_that_exclude_each_other_are_refused(schema: Schema, message: str) -> None:
+    shared = {**SHARED, "Either": {"anyOf": [{"type": "string"}, {"type": "null"}]}}
+    with pytest.raises(ApiError, match=message):
+        rules({"$defs": shared, **schema})
+
+
+def test_references_with_keywords_beside_them_end() -> None:
+    """Each of the references leads to itself, with other keywords beside it."""
+    tree = {"anyOf": [{"$ref": "#/$defs/A", "enum": ["a", i]} for i in range(9)] + [{}]}
+    assert rules({"$defs": {"A": tree}, "properties": {"p": {"$ref": "#/$defs/A"}}}).text

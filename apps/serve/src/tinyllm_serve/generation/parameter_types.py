@@ -1,7 +1,7 @@
 """The JSON types that a function's schema allows for a parameter, and values of these types."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeAlias
 
 Schema: TypeAlias = Mapping[str, object]
@@ -28,7 +28,7 @@ _KEYWORDS = frozenset(
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
 # Keywords whose items are read once for each alternative beside them.
-_LISTS = ("enum", "type")
+_LISTS = ("enum", "type", "allOf")
 
 
 def parameter_types(schema: Schema, name: str, steps: "Steps") -> frozenset[str]:
@@ -85,8 +85,10 @@ def types_of(found: Sequence[Schema]) -> frozenset[str]:
 def alternatives(schema: Schema, root: Schema, steps: Steps) -> list[Schema]:
     """Return the schemas that a value may conform to, without references and alternatives.
 
-    Keywords that only describe a value are left out. Each reference is followed once, so that a
-    schema that refers to itself ends. A reference that leads nowhere stays as it is.
+    Keywords that only describe a value are left out. `const` becomes an `enum` of one value. Each
+    reference is followed once, and once more for other keywords beside it, so that a schema that
+    refers to itself ends. A reference that leads nowhere stays as it is. Alternatives without a
+    value that conforms are left out, if their `type` or `enum` shows it.
 
     Args:
         schema: the schema of the value.
@@ -96,28 +98,82 @@ def alternatives(schema: Schema, root: Schema, steps: Steps) -> list[Schema]:
     Raises:
         TooManyStepsError: if too few steps are left.
     """
-    found, followed = list[Schema](), set[str]()
-    waiting: list[tuple[Schema, Schema]] = [({}, schema)]  # each with the keywords beside it
+    found, followed = list[Schema](), set[tuple[str, frozenset[int]]]()
+    # Each with the keywords beside it, and the identities of the schemas that have these.
+    waiting: list[tuple[Schema, frozenset[int], Schema]] = [({}, frozenset(), schema)]
     while waiting:
-        beside, current = waiting.pop()
-        own = {**beside, **{word: current[word] for word in _KEYWORDS if word in current}}
+        beside, sources, current = waiting.pop()
+        words = {word: current[word] for word in _KEYWORDS if word in current}
+        own = _both(beside, words, steps)
+        if "const" in own:
+            own = _both(own, {"enum": [own.pop("const")]}, steps)
         lists = [each for each in map(own.get, _LISTS) if isinstance(each, list)]
-        steps.take(1 + sum(map(len, lists)))
+        steps.take(1 + len(sources) + sum(map(len, lists)))
+        if own.get("type") == [] or own.get("enum") == []:
+            continue
+        if len(words) > 1:
+            sources |= {id(current)}
         match own:
+            case {"allOf": [Mapping() as only], **rest} if own["allOf"] is current.get("allOf"):
+                waiting.append((rest, sources, only))
             case {"$ref": str(reference), **rest} if isinstance(
                 target := _target(reference, root, steps), Mapping
             ):
-                if reference not in followed:
-                    followed.add(reference)
-                    waiting.append((rest, target))
-            case {"allOf": [Mapping() as only], **rest}:
-                waiting.append((rest, only))
+                if (reference, sources) not in followed:
+                    followed.add((reference, sources))
+                    waiting.append((rest, sources, target))
             case {"anyOf": [*each], **rest} | {"oneOf": [*each], **rest} if each:
                 steps.take(len(each))
-                waiting += [(rest, one) for one in reversed(each) if isinstance(one, Mapping)]
+                schemas = [one for one in reversed(each) if isinstance(one, Mapping)]
+                waiting += [(rest, sources, one) for one in schemas]
             case _:
                 found.append(own)
     return found
+
+
+def _both(first: Schema, second: Schema, steps: Steps) -> dict[str, object]:
+    """Return the keywords of two schemas that both apply to a value.
+
+    The types and the values of `enum` are those that both schemas have. Other keywords that both
+    have are those of the second, and those of the first are in `allOf`.
+    """
+    both, apart = {**first, **second}, dict[str, object]()
+    for word in first.keys() & second.keys():
+        one, other = first[word], second[word]
+        if one is other or (isinstance(one, str) and one == other):
+            continue
+        match word, one, other:
+            case "type", str() | list(), str() | list():
+                both["type"] = _common_types(first, second, steps)
+            case "enum", [*ones], [*others]:
+                keys = {_key(value, steps) for value in others}
+                both["enum"] = [value for value in ones if _key(value, steps) in keys]
+            case "allOf", [*ones], [*others]:
+                both["allOf"] = [*ones, *others]
+            case _:
+                apart[word] = one
+    if apart:
+        of_all = both.get("allOf")
+        both["allOf"] = [*of_all, apart] if isinstance(of_all, list) else [apart]
+    return both
+
+
+def _common_types(first: Schema, second: Schema, steps: Steps) -> list[str]:
+    """Return the types that the `type` of both schemas allows."""
+    one, other = _declared_types(first) or frozenset(), _declared_types(second) or frozenset()
+    steps.take(len(one) + len(other))
+    common = {kind for kind in one if _is_one_of(kind, other)}
+    return sorted(common | {kind for kind in other if _is_one_of(kind, one)})
+
+
+def _key(value: object, steps: Steps) -> Hashable:
+    """Return a key that is equal for equal values of JSON."""
+    steps.take()
+    if isinstance(value, list | dict):
+        text = json.dumps(value, sort_keys=True)
+        steps.take(len(text) // STEP)
+        return text
+    return isinstance(value, bool), value  # 1 == True in Python
 
 
 def _target(reference: str, root: Schema, steps: Steps) -> object:
@@ -148,14 +204,8 @@ def _declared_types(schema: Schema) -> frozenset[str] | None:
 
 
 def allowed_values(schema: Schema) -> list[object] | None:
-    """Return the values that `enum`, `const` and `type` allow; None without `enum` and `const`."""
-    values = schema.get("enum")
-    if "const" in schema:
-        const = schema["const"]
-        # Compared as JSON, because 1 == True in Python.
-        both = not isinstance(values, list) or json.dumps(const) in map(json.dumps, values)
-        values = [const] if both else []
-    types = _declared_types(schema)
+    """Return the values that the `enum` and `type` of an alternative allow; None without `enum`."""
+    values, types = schema.get("enum"), _declared_types(schema)
     if not isinstance(values, list):
         return None
     return values if types is None else [v for v in values if _is_one_of(_type_of(v), types)]
