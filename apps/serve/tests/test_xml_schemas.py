@@ -178,3 +178,38 @@ def test_references_with_keywords_beside_them_end() -> None:
     """Each of the references leads to itself, with other keywords beside it."""
     tree = {"anyOf": [{"$ref": "#/$defs/A", "enum": ["a", i]} for i in range(9)] + [{}]}
     assert rules({"$defs": {"A": tree}, "properties": {"p": {"$ref": "#/$defs/A"}}}).text
+
+
+@pytest.mark.parametrize(
+    ("schema", "texts", "refused"),
+    [
+        ({"enum": ["5", 6]}, ["5", "6"], ["7"]),
+        ({"enum": ["5 ", "True", "[1]", 6, False, [2]]}, ["5 ", "True", "[1]", "6", "[2]"], ["5"]),
+        ({"type": ["string", "null"], "enum": ["null"]}, ["null"], ["5"]),
+        ({"anyOf": [{"const": "null"}, {"type": "integer"}]}, ["null", "5"], []),
+        ({"anyOf": [{"type": "string"}, {"enum": [6]}]}, ["5", "6"], []),
+        ({"anyOf": [{"enum": ["5"]}, {"type": "integer", "minimum": 6}]}, ["5", "6"], ["4"]),
+    ],
+)
+def test_a_listed_text_that_parses_as_another_type_conforms(
+    tokenizer: Tokenizer, schema: Schema, texts: list[str], refused: list[str]
+) -> None:
+    check(tokenizer, schema, texts, refused)
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "expected"),
+    [
+        ({"enum": ["5", 5]}, "5", 5),
+        ({"enum": [1, 2]}, "5", 5),
+        ({"enum": ["a", 6]}, "5", 5),
+        ({"anyOf": [{"type": "string"}, {"type": "number", "enum": [5]}]}, "5.0", 5.0),
+        ({"anyOf": [{"type": "string"}, {"type": "boolean"}]}, "True", True),
+        ({"anyOf": [{"type": "string"}, {"enum": [[1]]}]}, "[1]", [1]),
+    ],
+)
+def test_a_text_that_a_type_allows_has_that_type(
+    schema: Schema, text: str, expected: object
+) -> None:
+    (value,) = arguments({"properties": {"p": schema}}, ("p", text))
+    assert (value, type(value)) == (expected, type(expected))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 Schema: TypeAlias = Mapping[str, object]
@@ -31,8 +32,23 @@ _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(
 _LISTS = ("enum", "type", "allOf")
 
 
-def parameter_types(schema: Schema, name: str, steps: "Steps") -> frozenset[str]:
-    """Return the JSON types that a parameter may have; empty if the schema does not tell.
+@dataclass(frozen=True)
+class ParameterTypes:
+    """The JSON types that a parameter may have, and the values that its schema lists.
+
+    Attributes:
+        types: all types; empty if the schema does not tell.
+        unlisted: the types that may also have other values than the listed ones.
+        listed: the keys of the listed values. Types of lists and objects are unlisted instead.
+    """
+
+    types: frozenset[str] = frozenset()
+    unlisted: frozenset[str] = frozenset()
+    listed: frozenset[Hashable] = frozenset()
+
+
+def parameter_types(schema: Schema, name: str, steps: "Steps") -> ParameterTypes:
+    """Return the types and the listed values of a parameter.
 
     Args:
         schema: the schema of the arguments of a function.
@@ -46,8 +62,16 @@ def parameter_types(schema: Schema, name: str, steps: "Steps") -> frozenset[str]
         own = arguments.get("additionalProperties") if own is None else own
         found = alternatives(own, schema, steps) if isinstance(own, Mapping) else []
     except TooManyStepsError:
-        return frozenset()
-    return types_of(found)
+        return ParameterTypes()
+    unlisted, listed = set[str](), set[Hashable]()
+    for one in found:
+        values = allowed_values(one)
+        if values is None:
+            unlisted |= _own_types(one)
+            continue
+        listed |= {_scalar_key(value) for value in values if not isinstance(value, list | dict)}
+        unlisted |= {_type_of(value) for value in values if isinstance(value, list | dict)}
+    return ParameterTypes(types_of(found), frozenset(unlisted), frozenset(listed))
 
 
 class TooManyStepsError(ValueError):
@@ -173,6 +197,11 @@ def _key(value: object, steps: Steps) -> Hashable:
         text = json.dumps(value, sort_keys=True)
         steps.take(len(text) // STEP)
         return text
+    return _scalar_key(value)
+
+
+def _scalar_key(value: object) -> Hashable:
+    """Return the key of a value that is no list and no object."""
     return isinstance(value, bool), value  # 1 == True in Python
 
 
@@ -221,18 +250,34 @@ def _is_one_of(kind: str, types: frozenset[str]) -> bool:
     return kind in types or (kind == "integer" and "number" in types)
 
 
-def value_of(text: str, types: frozenset[str]) -> str:
-    """Return a written value as JSON: as one of the types if it is one, else as a string."""
+def value_of(text: str, allowed: ParameterTypes) -> str:
+    """Return a written value as JSON: as one of the types if it is one, else as a string.
+
+    A text is a string too if the schema lists it as a string, and not as another type. It is also a
+    string if any string is allowed, and the other type has listed values without it.
+    """
     written = text.strip()
-    if written.lower() in ("true", "false") and "boolean" in types:
-        return written.lower()  # models also write True, as in Python
-    if written.lower() in ("null", "none") and "null" in types:
-        return "null"
+    if written.lower() in ("true", "false") and "boolean" in allowed.types:
+        written = written.lower()  # models also write True, as in Python
+    if written.lower() in ("null", "none") and "null" in allowed.types:
+        written = "null"
     try:
         value: object = json.loads(written, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return json.dumps(text)
-    return written if _is_one_of(_type_of(value), types) else json.dumps(text)
+    return written if _is_typed(value, text, allowed) else json.dumps(text)
+
+
+def _is_typed(value: object, text: str, allowed: ParameterTypes) -> bool:
+    """Return True if a text stands for the value that it is as JSON, False if for a string."""
+    kind = _type_of(value)
+    if not _is_one_of(kind, allowed.types):
+        return False
+    if not isinstance(value, list | dict) and _scalar_key(value) in allowed.listed:
+        return True
+    if _scalar_key(text) in allowed.listed:
+        return False
+    return _is_one_of(kind, allowed.unlisted) or "string" not in allowed.unlisted
 
 
 def _refuse(name: str) -> None:

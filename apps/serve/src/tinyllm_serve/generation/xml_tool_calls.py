@@ -4,7 +4,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
-from tinyllm_serve.generation.parameter_types import Schema, Steps, parameter_types, value_of
+from tinyllm_serve.generation.parameter_types import (
+    ParameterTypes,
+    Schema,
+    Steps,
+    parameter_types,
+    value_of,
+)
 from tinyllm_serve.generation.parts import CallArguments, CallEnd, CallStart, Part
 from tinyllm_serve.generation.tool_calls import CALL_CLOSE, CALL_OPEN, MAX_HEAD, ToolCallParser
 
@@ -30,7 +36,8 @@ class XmlToolCallParser(ToolCallParser):
     A value is text without quotes, between line breaks. The result is a JSON object. The schema of
     the function decides whether a value is text or JSON: `0` is the text "0" or the number. Text is
     returned as the model writes it, other values once they are complete. A value that does not
-    have a type of the schema becomes text, so that the arguments are always valid JSON.
+    have a type of the schema becomes text, so that the arguments are always valid JSON. So does a
+    value that the schema lists as text.
 
     A call begins once its name is known to be a function of the request. Text between parameters
     is dropped.
@@ -41,8 +48,8 @@ class XmlToolCallParser(ToolCallParser):
         super().__init__(functions)
         self._schemas = dict(functions)
         self._schema: Schema = {}  # of the current call
-        self._types: frozenset[str] = frozenset()  # of the current parameter
-        self._found = dict[tuple[int, str], frozenset[str]]()  # by schema and name of parameter
+        self._types = ParameterTypes()  # of the current parameter
+        self._found = dict[tuple[int, str], ParameterTypes]()  # by schema and name of parameter
         self._steps = Steps()
         self._has_arguments = False  # True once the current call has a parameter
         self._value_started = False
@@ -114,7 +121,7 @@ class XmlToolCallParser(ToolCallParser):
         self._searched = self._counted = 0
         separator = ", " if self._has_arguments else ""
         self._has_arguments = True
-        if self._types <= {"string"}:
+        if self._types.types <= {"string"}:
             self._read = self._read_text
             yield CallArguments(f'{separator}{json.dumps(name)}: "')
         else:
