@@ -53,14 +53,14 @@ def arguments(schema: Schema, *written: tuple[str, str]) -> list[object]:
 def test_schemas_that_multiply_are_refused(schema: Schema) -> None:
     """Each of the alternatives has the keywords beside them, or the shared schemas."""
     shared = {"A": {"description": "x" * 100_000}}
-    with pytest.raises(ApiError, match="tools: expected at most 131,072 references, alternatives"):
+    with pytest.raises(ApiError, match="tools: expected at most 65,536 references, alternatives"):
         rules({"properties": {"p": schema}, "$defs": shared})
 
 
 def test_alternatives_that_are_no_schemas_count() -> None:
     properties = {f"p{i}": {"$ref": "#/$defs/A"} for i in range(30)}
     shared = {"A": {"anyOf": [{"type": "string"}, *[1] * 10_000]}}
-    with pytest.raises(ApiError, match="tools: expected at most 131,072 references, alternatives"):
+    with pytest.raises(ApiError, match="tools: expected at most 65,536 references, alternatives"):
         rules({"properties": properties, "$defs": shared})
 
 

@@ -7,11 +7,11 @@ from typing import TypeAlias
 
 Schema: TypeAlias = Mapping[str, object]
 
-MAX_STEPS = 1 << 17
+MAX_STEPS = 1 << 16
 """The most steps for the schemas of a request, or for the parameters of an answer.
 
 Each is a reference, an alternative, a value that a schema lists, or `STEP` characters. They take
-0.3 s at most.
+0.4 s at most.
 """
 
 STEP = 32
