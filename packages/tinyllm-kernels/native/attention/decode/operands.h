@@ -1,4 +1,4 @@
-// What decode steps multiply with codes, as integers: queries, and weights times scales.
+// The operands of products with codes, as 16-bit integers: queries, and weights times scales.
 #pragma once
 
 #include <algorithm>
@@ -83,14 +83,9 @@ struct IntegerQueries {
 
   template <int Bits>
   void round(int64_t n, const float* query) const {
-    Floats largest{}, zeros{};
-    for (int64_t d = 0; d < dim; d += W) {
-      const Floats x = load(query + d);
-      largest = max(absolute(x), largest);
-      zeros += x * 0;
-    }
-    const IntegerScale scale(largest_lane(largest) / kMaxInteger);
-    scales[n] = sum(zeros) == 0 ? scale.scale : std::nanf("");
+    const RowSize size = size_of_row(query, dim);
+    const IntegerScale scale(size.largest / kMaxInteger);
+    scales[n] = size.is_finite ? scale.scale : std::nanf("");
     char* integers = reinterpret_cast<char*>(pairs + n * dim / 2);
     for (int64_t g = 0; g < groups; ++g) {
       Ints total{};

@@ -43,7 +43,7 @@ class IntegerKeys {
     return t.dim / 4 * W + BatchScales::floats(t) + IntegerQueries::floats(t);
   }
 
-  // `queries` are `width` floats apart.
+  // `queries` are `padded_dim()` floats apart.
   IntegerKeys(const AttentionTask& t, const AttentionPart& part, const DecodeStream& stream,
               const float* queries, float* memory)
       : t_(t),
@@ -182,6 +182,7 @@ class IntegerValues {
     ValueSums<Bits, R> sums;
     const char* const* values = stream_.values() + first;
     const int64_t index = stream_.first_value() + first, even = count / 2 * 2;
+    // Two loops, so that the condition is not part of them.
     if (stream_.prefetches() && row == 0 && byte % DecodeStream::kLine == 0) {
       for (int64_t j = 0; j < even; j += 2) {
         stream_.prefetch_lines(index + j, 2, byte);
