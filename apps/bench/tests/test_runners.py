@@ -21,7 +21,7 @@ from tinyllm_bench.peers.mlx_lm import MlxLmRunner
 from tinyllm_bench.settings import Settings
 from tinyllm_bench.shapes import published_config
 from tinyllm_kernels import available, opset
-from tinyllm_layers import SequenceCache
+from tinyllm_layers import QuantizedCache, SequenceCache
 from tinyllm_ops import MLX, REFERENCE, Phase
 from tinyllm_qwen import Qwen, QwenConfig
 from tinyllm_qwen.checkpoint.schema import expected_shapes
@@ -30,13 +30,15 @@ PROMPT = [5, 900, 31, 7]
 
 
 class Watched(QwenRunner):
-    """Records the tokens that it chooses."""
+    """Records the tokens that it chooses, and the kinds of its caches."""
 
     chosen: tuple[int, ...] = ()
+    kinds: frozenset[type] = frozenset()
 
     def _next(self, tokens: mx.array, cache: Sequence[SequenceCache], phase: Phase) -> mx.array:
         chosen = super()._next(tokens, cache, phase)
         self.chosen = (*self.chosen, int(chosen))
+        self.kinds = frozenset(map(type, cache))
         return chosen
 
 
@@ -67,14 +69,15 @@ def test_ours_and_mlx_lms_choose_the_same_tokens(bits: int, shape: str) -> None:
     assert len(runners[0].chosen) == 5
 
 
-def test_quantized_keys_and_values_are_read(pico: BenchModel) -> None:
-    runners = [QwenRunner(pico, MLX, PROMPT, 6, kv_bits) for kv_bits in (None, 8)]
-    for runner in runners:
-        runner.prefill()
-        runner.rewind()
-        runner.decode(4)
-    plain, quantized = (runner.costs.decode(6).bytes for runner in runners)
-    assert quantized < plain
+def test_prompts_and_decoding_quantize_keys_and_values(pico: BenchModel) -> None:
+    runner = Watched(pico, MLX, PROMPT, 6, 8)
+    runner.prefill()
+    assert runner.kinds == {QuantizedCache}
+    runner.kinds = frozenset()
+    runner.rewind()
+    runner.decode(4)
+    assert runner.kinds == {QuantizedCache}
+    assert runner.costs.decode(6).bytes < Watched(pico, MLX, PROMPT, 6).costs.decode(6).bytes
 
 
 def test_every_sample_decodes_from_the_same_context(pico: BenchModel) -> None:
