@@ -216,13 +216,13 @@ NB_MODULE(_cpu, m) {
       "paged_layers",
       [](const array& x, const LayerGroupObject& group, const std::vector<array>& caches,
          const PageFormat& format, const PageTable& pages, int window, const PhaseName& phase,
-         const GroupStates& states) {
+         const GroupStates& states, bool without_tokens) {
         return tinyllm::paged_layers(x, group.handle, caches, group_states(states),
                                      page_format(format), page_table(pages), window,
-                                     tinyllm::phase_of(phase));
+                                     tinyllm::phase_of(phase), without_tokens);
       },
       "x"_a, "group"_a, "caches"_a, "page_format"_a, "pages"_a, "window"_a,
-      "phase"_a.none() = nb::none(), "states"_a = GroupStates());
+      "phase"_a.none() = nb::none(), "states"_a = GroupStates(), "without_tokens"_a = false);
   nb::class_<LoanObject>(m, "Loan")
       .def(
           "__init__",
@@ -241,11 +241,14 @@ NB_MODULE(_cpu, m) {
       .def(
           "paged_layers",
           [](LoanObject& self, const array& x, const LayerGroupObject& group,
-             const PageFormat& format, const PageTable& pages, int window, const PhaseName& phase) {
+             const PageFormat& format, const PageTable& pages, int window, const PhaseName& phase,
+             bool without_tokens) {
             return tinyllm::paged_layers(x, group.handle, *self.handle, page_format(format),
-                                         page_table(pages), window, tinyllm::phase_of(phase));
+                                         page_table(pages), window, tinyllm::phase_of(phase),
+                                         without_tokens);
           },
-          "x"_a, "group"_a, "page_format"_a, "pages"_a, "window"_a, "phase"_a.none())
+          "x"_a, "group"_a, "page_format"_a, "pages"_a, "window"_a, "phase"_a.none(),
+          "without_tokens"_a = false)
       .def(
           "end",
           [](LoanObject& self, bool drops_last) {

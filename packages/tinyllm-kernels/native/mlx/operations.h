@@ -145,20 +145,22 @@ struct PageFormat {
   int group_size, bits;
 };
 
-// Runs layers on x `B L E` with pages of keys and of values of each attention layer, `P Hkv page D`:
-// one array, or codes, scales and biases. Returns the result, the pages with the tokens of x, and the
-// states. Pages and states that no other array shares are changed in place. Throws
-// std::invalid_argument if x, caches and page table do not fit together.
+// Runs layers on x `B L E` with pages of keys and of values of each attention layer, `P Hkv page
+// D`: one array, or codes, scales and biases. Returns the result, the pages with the tokens of x,
+// and the states. Pages and states that no other array shares are changed in place. Pages
+// `without_tokens` may be one number that is repeated by strides of zero: they are new then, and
+// stay uninitialized beside the tokens of x. Throws std::invalid_argument if x, caches and page
+// table do not fit together.
 std::vector<mlx::core::array> paged_layers(const mlx::core::array& x, LayerGroup layers,
                                            const std::vector<mlx::core::array>& caches,
-                                           const GroupStateArrays& states,
-                                           const PageFormat& format, const PageTableArrays& pages,
-                                           int window, OptionalPhase phase);
+                                           const GroupStateArrays& states, const PageFormat& format,
+                                           const PageTableArrays& pages, int window,
+                                           OptionalPhase phase, bool without_tokens = false);
 
 // Runs the layers of a loan of their pages, like the function above.
 mlx::core::array paged_layers(const mlx::core::array& x, LayerGroup layers, Loan& loan,
                               const PageFormat& format, const PageTableArrays& pages, int window,
-                              OptionalPhase phase);
+                              OptionalPhase phase, bool without_tokens = false);
 
 // Rows `ids` (int32, of any shape) of the table w `V E`, converted to `dtype`. An id outside of the
 // table is read as the last row.

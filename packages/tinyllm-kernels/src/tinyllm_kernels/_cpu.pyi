@@ -116,6 +116,7 @@ def paged_layers(
     window: int,
     phase: Phase | None = None,
     states: GroupStates = ...,
+    without_tokens: bool = False,
 ) -> list[mx.array]: ...
 
 class Loan:
@@ -133,6 +134,7 @@ class Loan:
         pages: PageTableArrays,
         window: int,
         phase: Phase | None,
+        without_tokens: bool = False,
     ) -> mx.array: ...
     def end(self, drops_last: bool) -> list[mx.array]: ...
 

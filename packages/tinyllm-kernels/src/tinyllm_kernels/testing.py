@@ -22,6 +22,7 @@ from tinyllm_layers import (
     RoPE,
     RotatingCache,
 )
+from tinyllm_layers.cache.dense import GrowingCache
 from tinyllm_layers.testing import Family, packed, random_decoder_layer
 from tinyllm_ops import REFERENCE, OpSet, PageTable, QuantizedTensor, Yarn
 from tinyllm_ops.testing import exact, normal
@@ -150,7 +151,7 @@ def make_caches(kind: str, count: int, shape: LayerShape, dtype: mx.Dtype) -> li
 
 def stored(cache: LayerCache) -> list[mx.array]:
     """Return the arrays of a cache, without undefined capacity for later tokens."""
-    if isinstance(cache, DenseCache):
+    if isinstance(cache, GrowingCache):
         return [array[..., : cache.offset, :] for array in cache.arrays]
     return cache.arrays
 

@@ -31,7 +31,7 @@ def addresses(caches: Sequence[LayerCache]) -> list[int]:
 
 def decode_steps(kind: str) -> list[Batch]:
     """Return the batches of six decode steps, each with one token of two sequences."""
-    if kind == "dense":
+    if kind in ("dense", "quantized-8"):
         return [Batch.at(offset, 2, 1) for offset in range(6)]
     return [
         Batch.paged(make_table(((7, 2), at, at + 1), ((4, 0), at, at + 1)), "decode")
@@ -39,7 +39,7 @@ def decode_steps(kind: str) -> list[Batch]:
     ]
 
 
-@pytest.mark.parametrize("kind", ["dense", "paged", "paged-8"])
+@pytest.mark.parametrize("kind", ["dense", "quantized-8", "paged", "paged-8"])
 def test_decode_steps_write_in_place(ops: Backend, kind: str) -> None:
     shape, dtype = LayerShape(), mx.bfloat16
     stack = make_stack(make_layers(shape, LAYERS, dtype, ops), ops)
@@ -50,6 +50,17 @@ def test_decode_steps_write_in_place(ops: Backend, kind: str) -> None:
     for batch in others:
         mx.eval(stack(make_input(batch, shape.width, dtype, seed=2), batch, caches))
         assert addresses(caches) == before
+
+
+@pytest.mark.parametrize("kind", ["dense", "quantized-8"])
+def test_a_new_cache_is_not_copied(native: ModuleType, kind: str) -> None:
+    shape, dtype, ops = LayerShape(), mx.bfloat16, opset("cpu")
+    stack = make_stack(make_layers(shape, LAYERS, dtype, ops), ops)
+    copied = native.copied_bytes()
+    for batch in (Batch.at(0, 2, 5), Batch.at(0, 2, 1)):
+        caches = make_caches(kind, LAYERS, shape, dtype)
+        mx.eval(stack(make_input(batch, shape.width, dtype, seed=1), batch, caches))
+    assert native.copied_bytes() == copied
 
 
 def test_a_prompt_into_pages_takes_no_second_copy_of_them(ops: Backend) -> None:
@@ -66,7 +77,7 @@ def test_a_prompt_into_pages_takes_no_second_copy_of_them(ops: Backend) -> None:
     assert mx.get_peak_memory() - active < bytes_of_layer
 
 
-@pytest.mark.parametrize("kind", ["dense", "paged", "paged-8"])
+@pytest.mark.parametrize("kind", ["dense", "quantized-8", "paged", "paged-8"])
 def test_arrays_with_other_holders_are_not_written(ops: Backend, kind: str) -> None:
     shape, dtype = LayerShape(), mx.float32
     stack = make_stack(make_layers(shape, 2, dtype, ops), ops)

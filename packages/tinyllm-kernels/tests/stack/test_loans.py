@@ -20,18 +20,28 @@ from tinyllm_kernels.testing import (
     same_bits,
     stored,
 )
-from tinyllm_layers import Backend, Batch, DenseCache, LayerCache, LayerStack, Stack, make_stack
-from tinyllm_layers.cache.dense import CAPACITY_STEP
+from tinyllm_layers import (
+    Backend,
+    Batch,
+    DenseCache,
+    LayerCache,
+    LayerStack,
+    QuantizedCache,
+    Stack,
+    make_stack,
+)
+from tinyllm_layers.cache.dense import CAPACITY_STEP, GrowingCache
 from tinyllm_ops import PageTable
 
 SHAPE = LayerShape()
 LAYERS = 3
-KINDS = ["dense", "paged", "paged-8"]
+SEQUENCES = ["dense", "quantized-4"]
+KINDS = [*SEQUENCES, "paged", "paged-8"]
 
 
 def step(kind: str, at: int) -> Batch:
     """Return the batch of a decode step in which two sequences have `at` tokens."""
-    if kind == "dense":
+    if kind in SEQUENCES:
         return Batch.at(at, 2, 1)
     return Batch.paged(make_table(((7, 2, 9), at, at + 1), ((4, 0, 11), at, at + 1)), "decode")
 
@@ -45,12 +55,24 @@ def decode(
     return [stack(x, batch, caches) for x, batch in zip(inputs, batches, strict=True)]
 
 
+def token_bytes(caches: Sequence[LayerCache], index: int) -> list[bytes]:
+    """Return what all arrays hold for the token `index` of each row."""
+    arrays = [array[..., index, :] for cache in caches for array in cache.arrays]
+    return [np.array(array.view(mx.uint8)).tobytes() for array in arrays]
+
+
 def are_lent(caches: Sequence[LayerCache]) -> bool:
     return all(cache.lent is not None for cache in caches)
 
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
+    assert isinstance(request.param, str)
+    return request.param
+
+
+@pytest.fixture(params=SEQUENCES)
+def sequences(request: pytest.FixtureRequest) -> str:
     assert isinstance(request.param, str)
     return request.param
 
@@ -111,59 +133,61 @@ def test_a_reader_between_passes_changes_nothing(
     assert all(same_bits(a, b) for a, b in zip(*made, strict=True))
 
 
-def test_a_trim_ends_the_loan(stacks: tuple[Stack, Stack]) -> None:
-    made, caches = [], [make_caches("dense", LAYERS, SHAPE, mx.bfloat16) for _ in stacks]
+def test_a_trim_ends_the_loan(stacks: tuple[Stack, Stack], sequences: str) -> None:
+    made, caches = [], [make_caches(sequences, LAYERS, SHAPE, mx.bfloat16) for _ in stacks]
     for stack, own in zip(stacks, caches, strict=True):
-        first = decode(stack, "dense", own, range(5), mx.bfloat16)
+        first = decode(stack, sequences, own, range(5), mx.bfloat16)
         for cache in own:
-            assert isinstance(cache, DenseCache)
+            assert isinstance(cache, GrowingCache)
             assert (cache.offset, cache.can_trim(5), cache.can_trim(6)) == (5, True, False)
             with pytest.raises(ValueError, match="expected 0 to 5, got 6"):
                 cache.trim(6)
         trim(own, 2)
         assert [cache.offset for cache in own] == [2] * LAYERS  # type: ignore[attr-defined]
-        made.append(first + decode(stack, "dense", own, range(2, 4), mx.bfloat16))
+        made.append(first + decode(stack, sequences, own, range(2, 4), mx.bfloat16))
     assert all(same_bits(a, b) for a, b in zip(*made, strict=True))
 
 
-def test_one_trimmed_cache_is_noticed(stacks: tuple[Stack, Stack]) -> None:
+def test_one_trimmed_cache_is_noticed(stacks: tuple[Stack, Stack], sequences: str) -> None:
     made = []
     for stack in stacks:
-        caches = make_caches("dense", LAYERS, SHAPE, mx.bfloat16)
-        rows = decode(stack, "dense", caches, range(4), mx.bfloat16)
+        caches = make_caches(sequences, LAYERS, SHAPE, mx.bfloat16)
+        rows = decode(stack, sequences, caches, range(4), mx.bfloat16)
         trim(caches[1:2], 2)
-        made.append(rows + decode(stack, "dense", caches, range(4, 6), mx.bfloat16))
+        made.append(rows + decode(stack, sequences, caches, range(4, 6), mx.bfloat16))
     assert all(same_bits(a, b) for a, b in zip(*made, strict=True))
 
 
 @pytest.mark.parametrize("evaluated", [0, 2])
-def test_a_pass_that_is_trimmed_away_is_not_computed(ops: Backend, evaluated: int) -> None:
+def test_a_pass_that_is_trimmed_away_is_not_computed(
+    ops: Backend, sequences: str, evaluated: int
+) -> None:
     stack = make_stack(make_layers(SHAPE, LAYERS, mx.bfloat16, ops), ops)
-    caches = make_caches("dense", LAYERS, SHAPE, mx.bfloat16)
+    caches = make_caches(sequences, LAYERS, SHAPE, mx.bfloat16)
     zeros = mx.zeros((2, SHAPE.kv_heads, evaluated + 1, SHAPE.head_dim), mx.bfloat16)
     for cache in caches:
-        assert isinstance(cache, DenseCache)
+        assert isinstance(cache, DenseCache | QuantizedCache)
         cache.update(zeros, zeros)
+    before = token_bytes(caches, evaluated)
     trim(caches, 0)
-    mx.eval(decode(stack, "dense", caches, range(evaluated), mx.bfloat16))
-    decode(stack, "dense", caches, range(evaluated, evaluated + 1), mx.bfloat16)
+    mx.eval(decode(stack, sequences, caches, range(evaluated), mx.bfloat16))
+    decode(stack, sequences, caches, range(evaluated, evaluated + 1), mx.bfloat16)
     trim(caches, evaluated)
-    arrays = [array for cache in caches for array in cache.arrays]
-    assert not mx.any(mx.stack(arrays)[..., evaluated, :]).item()
+    assert token_bytes(caches, evaluated) == before
 
 
 @pytest.mark.parametrize("evaluated", [0, 2])
 def test_the_holder_of_a_pass_that_is_trimmed_away_can_compute_it(
-    stacks: tuple[Stack, Stack], evaluated: int
+    stacks: tuple[Stack, Stack], sequences: str, evaluated: int
 ) -> None:
     made = []
     for stack in stacks:
-        caches = make_caches("dense", LAYERS, SHAPE, mx.bfloat16)
-        mx.eval(decode(stack, "dense", caches, range(evaluated), mx.bfloat16))
-        held = decode(stack, "dense", caches, range(evaluated, evaluated + 1), mx.bfloat16)
+        caches = make_caches(sequences, LAYERS, SHAPE, mx.bfloat16)
+        mx.eval(decode(stack, sequences, caches, range(evaluated), mx.bfloat16))
+        held = decode(stack, sequences, caches, range(evaluated, evaluated + 1), mx.bfloat16)
         trim(caches, evaluated)
-        x = make_input(step("dense", 0), SHAPE.width, mx.bfloat16, seed=77)
-        others = [stack(x, step("dense", at), caches) for at in range(evaluated, evaluated + 3)]
+        x = make_input(step(sequences, 0), SHAPE.width, mx.bfloat16, seed=77)
+        others = [stack(x, step(sequences, at), caches) for at in range(evaluated, evaluated + 3)]
         mx.eval(others)
         made.append(held + others)
     assert all(same_bits(a, b) for a, b in zip(*made, strict=True))
@@ -171,28 +195,30 @@ def test_the_holder_of_a_pass_that_is_trimmed_away_can_compute_it(
 
 def trim(caches: Sequence[LayerCache], length: int) -> None:
     for cache in caches:
-        assert isinstance(cache, DenseCache)
+        assert isinstance(cache, GrowingCache)
         cache.trim(length)
 
 
-def test_a_dense_cache_grows_during_a_loan(stacks: tuple[Stack, Stack]) -> None:
+def test_a_cache_grows_during_a_loan(stacks: tuple[Stack, Stack], sequences: str) -> None:
     last = []
     for stack in stacks:
-        caches = make_caches("dense", LAYERS, SHAPE, mx.bfloat16)
+        caches = make_caches(sequences, LAYERS, SHAPE, mx.bfloat16)
         prompt = Batch.at(0, 2, CAPACITY_STEP - 2)
         mx.eval(stack(make_input(prompt, SHAPE.width, mx.bfloat16, seed=9), prompt, caches))
         steps = range(CAPACITY_STEP - 2, CAPACITY_STEP + 3)
-        last.append(decode(stack, "dense", caches, steps, mx.bfloat16))
-        assert [cache.arrays[0].shape[3] for cache in caches] == [2 * CAPACITY_STEP] * LAYERS
+        last.append(decode(stack, sequences, caches, steps, mx.bfloat16))
+        assert [cache.arrays[0].shape[-2] for cache in caches] == [2 * CAPACITY_STEP] * LAYERS
     assert all(same_bits(a, b) for a, b in zip(*last, strict=True))
 
 
-def test_a_prompt_and_other_positions_continue_a_loan(stacks: tuple[Stack, Stack]) -> None:
+def test_a_prompt_and_other_positions_continue_a_loan(
+    stacks: tuple[Stack, Stack], sequences: str
+) -> None:
     batches = [Batch.at(0, 2, 1), Batch.at(1, 2, 4), Batch.at(9, 2, 1)]
     batches.append(Batch("decode", 2, 1, mx.array([[6], [3]])))
     made = []
     for stack in stacks:
-        caches = make_caches("dense", LAYERS, SHAPE, mx.bfloat16)
+        caches = make_caches(sequences, LAYERS, SHAPE, mx.bfloat16)
         inputs = [make_input(batch, SHAPE.width, mx.bfloat16, seed=3) for batch in batches]
         made.append([stack(x, batch, caches) for x, batch in zip(inputs, batches, strict=True)])
     assert all(same_bits(a, b) for a, b in zip(*made, strict=True))
@@ -213,7 +239,7 @@ def test_other_weights_and_another_order_of_caches_are_noticed(ops: Backend, kin
 
 def misfit(kind: str) -> Batch:
     """Return a batch of other rows, or of other pages, than the caches have."""
-    if kind == "dense":
+    if kind in SEQUENCES:
         return Batch.at(2, 3, 1)
     table = PageTable.of([((0, 1), 2, 3)], num_pages=NUM_PAGES + 1, page_size=PAGE_SIZE)
     return Batch.paged(table, "decode")

@@ -24,6 +24,7 @@ from tinyllm_layers import (
     LayerCache,
     LayerStack,
     MoE,
+    QuantizedCache,
     make_stack,
 )
 from tinyllm_layers.testing import Family, attention_of
@@ -183,7 +184,7 @@ def test_weights_of_several_dtypes_are_left_to_the_ops(ops: Backend) -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("kind", ["dense", "rotating", "paged"])
+@pytest.mark.parametrize("kind", ["dense", "quantized-8", "rotating", "paged"])
 @pytest.mark.parametrize(
     ("x", "complaint"),
     [
@@ -223,6 +224,14 @@ def test_caches_that_do_not_fit_are_refused(ops: Backend) -> None:
     paged = Batch.paged(make_table(((7,), 0, 2)), "prefill")
     with pytest.raises(ValueError, match="expected"):
         stack(x, paged, other_heads)
+
+
+def test_codes_in_groups_larger_than_a_head_are_refused(ops: Backend) -> None:
+    shape, batch = LayerShape(), Batch.at(0, 1, 2)
+    stack = make_stack(make_layers(shape, 2, mx.float32, ops), ops)
+    x = make_input(batch, shape.width, mx.float32, seed=1)
+    with pytest.raises(ValueError, match="k: expected a head dim in groups of 64, got 32"):
+        stack(x, batch, [QuantizedCache(8, 64) for _ in range(2)])
 
 
 def test_a_token_beyond_the_context_is_refused(ops: Backend) -> None:

@@ -25,6 +25,7 @@ from tinyllm_layers import (
     LayerCache,
     LayerStack,
     PagedCache,
+    QuantizedCache,
     Stack,
     make_stack,
 )
@@ -39,6 +40,10 @@ CACHES = ["dense", "rotating", "quantized-8", "paged", "paged-8", "paged-4", "wi
 
 class OtherDenseCache(DenseCache):
     """A subclass of a cache, for which the native stack computes layers in halves."""
+
+
+class OtherQuantizedCache(QuantizedCache):
+    """A subclass of a quantized cache, for the same purpose as `OtherDenseCache`."""
 
 
 class OtherPagedCache(PagedCache):
@@ -158,7 +163,7 @@ def test_a_mixture_of_experts_is_near_its_layer_and_the_reference(
         assert_close(y, near)
 
 
-@pytest.mark.parametrize("kind", ["dense", "paged"])
+@pytest.mark.parametrize("kind", ["dense", "quantized-4", "paged"])
 @pytest.mark.parametrize(("family", "count"), [("qwen3_moe", 3), ("qwen3", 17)])
 def test_whole_layers_give_the_bits_of_their_halves(
     ops: OpSet, dtype: mx.Dtype, family: Family, count: int, kind: str
@@ -174,9 +179,11 @@ def test_whole_layers_give_the_bits_of_their_halves(
 
 
 def other(cache: LayerCache) -> LayerCache:
-    """Return an empty cache like `cache`, of `OtherPagedCache` or `OtherDenseCache`."""
+    """Return an empty cache like `cache`, of a subclass."""
     if isinstance(cache, PagedCache):
         return OtherPagedCache(cache.keys, cache.values, cache.window)
+    if isinstance(cache, QuantizedCache):
+        return OtherQuantizedCache(cache.bits, cache.group_size)
     return OtherDenseCache()
 
 
@@ -224,7 +231,7 @@ def test_tokens_that_repeat_one_number_are_kept(ops: OpSet) -> None:
         for cache in caches:
             assert isinstance(cache, DenseCache)
             size = (2, 2, shape.kv_heads, CAPACITY_STEP, shape.head_dim)
-            cache.commit(mx.broadcast_to(mx.array(1.0), size), 3)
+            cache.commit([mx.broadcast_to(mx.array(1.0), size)], 3)
         results.append(stack(x, batch, caches))
     assert same_bits(*results)
 

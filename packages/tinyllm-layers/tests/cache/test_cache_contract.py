@@ -277,20 +277,39 @@ def test_reserved_arrays_are_stored_by_commit() -> None:
     cache = DenseCache()
     k, v = (normal((2, 3, 5, 8), seed=seed) for seed in (1, 2))
     for first, stop in ((0, 2), (2, 3), (3, 5)):
-        reserved = cache.reserve((2, 2, 3, stop - first, 8), mx.float32)
+        (reserved,) = cache.reserve((2, 3, stop - first, 8), mx.float32)
         assert reserved.shape == (2, 2, 3, CAPACITY_STEP, 8)
         updated = reserved[...]
         for part, new in enumerate((k, v)):
             updated[:, part, :, first:stop] = new[:, :, first:stop]
         assert cache.offset == first  # nothing is stored before the commit
-        cache.commit(updated, stop - first)
+        cache.commit([updated], stop - first)
     other = DenseCache()
     other.update(k, v)
     assert state(cache) == state(other)
-    array = cache.reserve((2, 2, 3, CAPACITY_STEP, 8), mx.float32)
+    (array,) = cache.reserve((2, 3, CAPACITY_STEP, 8), mx.float32)
     assert array.shape == (2, 2, 3, 2 * CAPACITY_STEP, 8)
     assert_close(array[:, 0, :, :5], exact(k))
     assert_close(array[:, 1, :, :5], exact(v))
+    assert state(cache) == state(other)
+
+
+def test_reserved_codes_are_stored_by_commit() -> None:
+    cache, other = QuantizedCache(4, 32), QuantizedCache(4, 32)
+    k, v = (normal((2, 3, 5, 64), seed=seed) for seed in (1, 2))
+    for first, stop in ((0, 2), (2, 3), (3, 5)):
+        reserved = cache.reserve((2, 3, stop - first, 64), mx.float32)
+        new = [part for x in (k, v) for part in quantize(x[:, :, first:stop], 32, 4).arrays]
+        widths = [8, 2, 2, 8, 2, 2]
+        assert [array.shape for array in reserved] == [
+            (2, 3, CAPACITY_STEP, width) for width in widths
+        ]
+        updated = [array[...] for array in reserved]
+        for array, part in zip(updated, new, strict=True):
+            array[:, :, first:stop] = part
+        assert cache.offset == first  # nothing is stored before the commit
+        cache.commit(updated, stop - first)
+    other.update(k, v)
     assert state(cache) == state(other)
 
 
@@ -298,27 +317,33 @@ def test_arrays_that_are_reserved_but_not_stored_change_nothing() -> None:
     cache = DenseCache()
     k = normal((1, 2, CAPACITY_STEP + 1, 8), seed=1)
     cache.update(k[:, :, :5], k[:, :, :5])
-    shape = (1, 2, 2, 1, 8)
+    shape = (1, 2, 1, 8)
     cache.commit(cache.reserve(shape, mx.float32), 1)
-    longer = cache.reserve((1, 2, 2, CAPACITY_STEP, 8), mx.float32)
+    (longer,) = cache.reserve((1, 2, CAPACITY_STEP, 8), mx.float32)
     assert longer.shape[3] == 2 * CAPACITY_STEP  # it is dropped
     for length in range(6, CAPACITY_STEP):
         reserved = cache.reserve(shape, mx.float32)
-        assert reserved.shape[3] == CAPACITY_STEP
+        assert reserved[0].shape[3] == CAPACITY_STEP
         cache.commit(reserved, 1)
         assert cache.offset == length + 1
-    assert cache.reserve(shape, mx.float32).shape[3] == 2 * CAPACITY_STEP
+    assert cache.reserve(shape, mx.float32)[0].shape[3] == 2 * CAPACITY_STEP
     with pytest.raises(ValueError, match="x: expected dtype"):
         cache.reserve(shape, mx.float16)
 
 
 def test_reserve_refuses_tokens_of_another_shape_or_dtype() -> None:
     cache = DenseCache()
-    cache.reserve(
-        (1, 2, 2, 3, 8), mx.float16
-    )  # fixes no shape or dtype, because nothing is committed
+    cache.reserve((1, 2, 3, 8), mx.float16)  # fixes no shape or dtype, because nothing is committed
     cache.update(mx.ones((2, 3, 5, 8)), mx.ones((2, 3, 5, 8)))
     with pytest.raises(ValueError, match=r"x: expected shape \(2, 2, 3, 1, 8\), got \(1,"):
-        cache.reserve((1, 2, 3, 1, 8), mx.float32)
+        cache.reserve((1, 3, 1, 8), mx.float32)
     with pytest.raises(ValueError, match=r"x: expected dtype .*float32, got .*float16"):
-        cache.reserve((2, 2, 3, 1, 8), mx.float16)
+        cache.reserve((2, 3, 1, 8), mx.float16)
+    quantized = QuantizedCache(8, 64)
+    with pytest.raises(ValueError, match="k: expected a head dim in groups of 64, got 96"):
+        quantized.reserve((2, 3, 1, 96), mx.float32)
+    quantized.update(mx.ones((2, 3, 5, 64)), mx.ones((2, 3, 5, 64)))
+    with pytest.raises(ValueError, match=r"x: expected shape \(2, 3, 1, 16\), got \(1,"):
+        quantized.reserve((1, 3, 1, 64), mx.float32)
+    with pytest.raises(ValueError, match=r"x: expected dtype .*float32, got .*float16"):
+        quantized.reserve((2, 3, 1, 64), mx.float16)

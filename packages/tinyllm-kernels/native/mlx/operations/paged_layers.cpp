@@ -42,20 +42,22 @@ class PagedLayers : public CpuPrimitives {
  public:
   // The caches are inputs and outputs, or lent.
   PagedLayers(LayerGroup layers, std::vector<int> table_of_layer, std::shared_ptr<LentArrays> lent,
-              const PageFormat& format, int window, OptionalPhase phase)
+              const PageFormat& format, int window, OptionalPhase phase, bool without_tokens)
       : layers_(std::move(layers)),
         table_of_layer_(std::move(table_of_layer)),
         lent_(std::move(lent)),
         format_(format),
         window_(window),
-        phase_(phase) {}
+        phase_(phase),
+        without_tokens_(without_tokens) {}
 
   void eval_cpu(const std::vector<mx::array>& inputs, std::vector<mx::array>& outputs) override {
     release_inputs(inputs, outputs);
     char* y = allocate(outputs[0]);
     const Type type = type_of(outputs[0].dtype());
     const size_t count = outputs.size() - 1 - 2 * table_of_layer_.size();
-    CacheMemory caches = lent_ ? lent_->memory(inputs) : donate(inputs, outputs, count);
+    CacheMemory caches = lent_ ? lent_->memory(inputs, without_tokens_)
+                               : donate(inputs, outputs, count, without_tokens_);
     GroupStates states(table_of_layer_, inputs, outputs);
     // The arrays of the page table are the last inputs, except for those of state tables.
     const auto table = lent_ ? inputs.end() - 5 : inputs.begin() + outputs.size();
@@ -109,6 +111,7 @@ class PagedLayers : public CpuPrimitives {
   PageFormat format_;
   int window_;
   OptionalPhase phase_;
+  bool without_tokens_;
 };
 
 // Throws std::invalid_argument unless there is one slot a token and one length a request.
@@ -170,8 +173,8 @@ void check_caches(const mx::array& x, const std::vector<LayerHandle>& layers,
 std::vector<mx::array> paged_layers(const mx::array& x, LayerGroup layers,
                                     const std::vector<mx::array>& caches,
                                     const GroupStateArrays& states, const PageFormat& format,
-                                    const PageTableArrays& pages, int window,
-                                    OptionalPhase phase) {
+                                    const PageTableArrays& pages, int window, OptionalPhase phase,
+                                    bool without_tokens) {
   check_pages(x, pages);
   check_states(x, *layers, states);
   const size_t count = num_arrays(format);
@@ -189,11 +192,12 @@ std::vector<mx::array> paged_layers(const mx::array& x, LayerGroup layers,
   }
   return same_shapes(inputs, num_outputs,
                      std::make_shared<PagedLayers>(std::move(layers), states.table_of_layer,
-                                                   nullptr, format, window, phase));
+                                                   nullptr, format, window, phase, without_tokens));
 }
 
 mx::array paged_layers(const mx::array& x, LayerGroup layers, Loan& loan, const PageFormat& format,
-                       const PageTableArrays& pages, int window, OptionalPhase phase) {
+                       const PageTableArrays& pages, int window, OptionalPhase phase,
+                       bool without_tokens) {
   check_pages(x, pages);
   const std::vector<mx::array>& arrays = loan.lent()->arrays();
   require(loan.belongs_to(layers) && arrays.size() == 2 * num_arrays(format) * layers->size(),
@@ -203,7 +207,7 @@ mx::array paged_layers(const mx::array& x, LayerGroup layers, Loan& loan, const 
                                         pages.positions, pages.slot_mapping};
   return loan.next(x, table,
                    std::make_shared<PagedLayers>(std::move(layers), std::vector<int>{}, loan.lent(),
-                                                 format, window, phase));
+                                                 format, window, phase, without_tokens));
 }
 
 }  // namespace tinyllm

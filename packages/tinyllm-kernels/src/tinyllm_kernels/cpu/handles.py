@@ -15,7 +15,6 @@ from tinyllm_layers import (
     GatedDeltaNet,
     GroupedQueryAttention,
     MoE,
-    PagedCache,
     RMSNorm,
 )
 from tinyllm_layers.cache.base import StateShape
@@ -179,24 +178,3 @@ def _is_native(layer: DecoderLayer, core: GroupedQueryAttention | GatedDeltaNet)
 
 def _has_ops(ops: OpSet, known_ops: OpSet) -> bool:
     return all(getattr(ops, name) is getattr(known_ops, name) for name in NATIVE_OPS)
-
-
-def page_format(cache: PagedCache, dtype: mx.Dtype) -> tuple[int, int] | None:
-    """Return the group size and the bits of a cache's pages, or two zeros for dense numbers.
-
-    Returns:
-        The format, or None if the extension cannot write keys and values of `dtype` to the pages.
-        The shapes of the pages are checked by the extension.
-    """
-    keys, values = cache.keys, cache.values
-    if isinstance(keys, mx.array):
-        is_dense = keys.dtype == dtype and isinstance(values, mx.array) and values.dtype == dtype
-        return (0, 0) if is_dense else None
-    if not isinstance(values, mx.array) and (
-        keys.mode == values.mode == "affine"
-        and keys.bits in (4, 8)
-        and (keys.group_size, keys.bits) == (values.group_size, values.bits)
-        and keys.scales.dtype == values.scales.dtype == dtype
-    ):
-        return keys.group_size, keys.bits
-    return None

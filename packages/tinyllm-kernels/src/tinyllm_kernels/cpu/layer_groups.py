@@ -8,14 +8,16 @@ from typing import cast
 
 import mlx.core as mx
 from jaxtyping import Float
-from tinyllm_layers import Batch, DenseCache, GroupedQueryAttention, LayerCache, PagedCache
+from tinyllm_layers import Batch, GroupedQueryAttention, LayerCache, PagedCache
 from tinyllm_layers.attention import attention_cache
 from tinyllm_layers.cache.base import StateCache
+from tinyllm_layers.cache.dense import GrowingCache
 from tinyllm_layers.gated_delta_net import state_cache
-from tinyllm_ops import Phase, QuantizedTensor, StateTable, Weight
+from tinyllm_ops import PageTable, Phase, QuantizedTensor, StateTable, Weight
 
 from tinyllm_kernels import _cpu as native
 from tinyllm_kernels.cpu.arguments import page_table_arrays
+from tinyllm_kernels.cpu.cache_formats import DENSE
 from tinyllm_kernels.cpu.handles import LayerHandle
 from tinyllm_kernels.cpu.recurrent import state_table_arrays
 from tinyllm_kernels.rope_arguments import position_rows
@@ -113,15 +115,27 @@ def native_page_table(batch: Batch) -> native.PageTableArrays:
     return page_table_arrays(batch.page_table, positions.reshape(-1))
 
 
+def sequence_table(batch: Batch, offset: int, capacity: int) -> native.PageTableArrays:
+    """Return the page table of a pass over quantized caches, in which each row is one page.
+
+    Args:
+        batch: the layout of the pass.
+        offset: the number of earlier tokens of each row.
+        capacity: the number of tokens of a page.
+    """
+    chunks = [([row], offset, offset + batch.length) for row in range(batch.rows)]
+    table = PageTable.of(chunks, num_pages=batch.rows, page_size=capacity)
+    return page_table_arrays(table, table.arrays.positions)
+
+
 def reserve_arrays(
-    x: Float[mx.array, "B L E"], batch: Batch, group: LayerGroup, caches: Sequence[DenseCache]
+    x: Float[mx.array, "B L E"], batch: Batch, group: LayerGroup, caches: Sequence[GrowingCache]
 ) -> list[mx.array]:
-    """Return the array of each dense cache of a group, with capacity for the tokens of x."""
-    rows, length, arrays = batch.rows, batch.length, []
+    """Return the arrays of all caches of a group, with capacity for the tokens of x."""
+    arrays = []
     for cache, attention in zip(caches, attention_layers(group), strict=True):
-        arrays.append(
-            cache.reserve((rows, 2, attention.num_kv_heads, length, attention.head_dim), x.dtype)
-        )
+        shape = batch.rows, attention.num_kv_heads, batch.length, attention.head_dim
+        arrays += cache.reserve(shape, x.dtype)
     return arrays
 
 
@@ -135,11 +149,11 @@ def pages_of_arrays(arrays: Sequence[mx.array], page_format: tuple[int, int]) ->
 
     Args:
         arrays: the arrays.
-        page_format: see `handles.page_format`.
+        page_format: see `cache_formats.page_format`.
     """
-    group_size, bits = page_format
-    if not bits:
+    if page_format == DENSE:
         return list(arrays)
+    group_size, bits = page_format
     parts = zip(arrays[::3], arrays[1::3], arrays[2::3], strict=True)
     return [QuantizedTensor(*part, group_size, bits) for part in parts]
 
@@ -179,14 +193,15 @@ class GroupStates:
             cache.commit(arrays[2 * i], arrays[2 * i + 1], table, self._phase)
 
 
-def run_dense(
+def run_sequences(
     x: Float[mx.array, "B L E"],
     batch: Batch,
     group: LayerGroup,
     caches: Sequence[LayerCache],
     offset: int,
+    page_format: tuple[int, int],
 ) -> Float[mx.array, "B L E"]:
-    """Compute whole layers, each with a dense cache of `offset` tokens or with states.
+    """Compute whole layers, each with a cache of `offset` tokens in each row or with states.
 
     The references to the cache arrays end with this function, so that MLX writes to the arrays in
     place.
@@ -195,17 +210,37 @@ def run_dense(
         x: the input of the first layer.
         batch: the layout of the pass.
         group: the layers.
-        caches: the caches of all layers of the stack. Those of the group are `DenseCache`, and of
-            recurrent layers `StateCache`.
-        offset: the number of tokens in each dense cache of the group.
+        caches: the caches of all layers of the stack. Those of the group are `GrowingCache`, and
+            of recurrent layers `StateCache`.
+        offset: the number of tokens in each growing cache of the group.
+        page_format: see `cache_formats.sequence_format`.
+
+    Raises:
+        ValueError: if the tokens do not fit the stored ones.
     """
     states = GroupStates(batch, group, caches)
-    own = cast("Sequence[DenseCache]", attention_caches(group, caches))
+    own = cast("Sequence[GrowingCache]", attention_caches(group, caches))
     stored = reserve_arrays(x, batch, group, own)
-    y, *written = native.layers(x, group.native, stored, offset, batch.phase, states.native())
-    states.commit(written[len(own) :])
-    for cache, updated in zip(own, written, strict=False):
-        cache.commit(updated, batch.length)
+    count, phase = len(stored), batch.phase
+    if own and page_format != DENSE:
+        table = sequence_table(batch, offset, stored[0].shape[2])
+        y, *written = native.paged_layers(
+            x,
+            group.native,
+            stored,
+            page_format,
+            table,
+            0,
+            phase,
+            states.native(),
+            without_tokens=offset == 0,
+        )
+    else:
+        y, *written = native.layers(x, group.native, stored, offset, phase, states.native())
+    states.commit(written[count:])
+    for index, cache in enumerate(own):
+        parts = count // len(own)
+        cache.commit(written[index * parts : (index + 1) * parts], batch.length)
     return y
 
 
@@ -217,7 +252,7 @@ def run_paged(
     window: int | None,
     page_format: tuple[int, int],
 ) -> Float[mx.array, "B L E"]:
-    """Compute whole layers, each with a paged cache or with states. See `run_dense`.
+    """Compute whole layers, each with a paged cache or with states. See `run_sequences`.
 
     A group of recurrent layers alone needs no pages.
 
@@ -228,14 +263,14 @@ def run_paged(
         caches: the caches of all layers of the stack. Those of the group are `PagedCache`, and of
             recurrent layers `StateCache`.
         window: the window of each cache of the group.
-        page_format: see `handles.page_format`.
+        page_format: see `cache_formats.page_format`.
 
     Raises:
         ValueError: if pages do not fit the page table or the layers.
     """
     own = cast("Sequence[PagedCache]", attention_caches(group, caches))
     if not own:
-        return run_dense(x, batch, group, caches, 0)
+        return run_sequences(x, batch, group, caches, 0, DENSE)
     check_page_table(batch, own)
     arrays = page_arrays(own)
     states = GroupStates(batch, group, caches)

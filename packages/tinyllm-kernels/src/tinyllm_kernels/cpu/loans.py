@@ -12,10 +12,12 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 from jaxtyping import Float
-from tinyllm_layers import Batch, DenseCache, LayerCache, PagedCache
+from tinyllm_layers import Batch, LayerCache, PagedCache
+from tinyllm_layers.cache.dense import GrowingCache
 from tinyllm_ops import Weight
 
 from tinyllm_kernels import _cpu as native
+from tinyllm_kernels.cpu.cache_formats import DENSE
 from tinyllm_kernels.cpu.layer_groups import (
     LayerGroup,
     check_page_table,
@@ -25,6 +27,7 @@ from tinyllm_kernels.cpu.layer_groups import (
     page_arrays,
     pages_of_arrays,
     reserve_arrays,
+    sequence_table,
 )
 
 
@@ -80,23 +83,29 @@ class StackLoan(ABC):
         return self._returned.pop(index)
 
 
-class DenseLoan(StackLoan):
-    """A loan of dense caches with equal offsets."""
+class SequenceLoan(StackLoan):
+    """A loan of caches of whole sequences with equal offsets, dense or quantized."""
 
     def __init__(
         self,
         x: Float[mx.array, "B L E"],
         batch: Batch,
         group: LayerGroup,
-        caches: Sequence[DenseCache],
+        caches: Sequence[GrowingCache],
+        page_format: tuple[int, int],
     ) -> None:
-        """Borrow the arrays of caches, with capacity for the tokens of the batch."""
+        """Borrow the arrays of caches, with capacity for the tokens of the batch.
+
+        Raises:
+            ValueError: if the tokens do not fit the stored ones.
+        """
         arrays = reserve_arrays(x, batch, group, caches)
         super().__init__(x, group, arrays)
+        self._format = page_format
         self._length = caches[0].offset  # the tokens in each cache that was not trimmed
         self._trimmed: dict[int, int] = {}  # the tokens in the other caches, by their index
         self._last = self._length  # the first token of the latest pass
-        self._rows, self._capacity = batch.rows, min(array.shape[3] for array in arrays)
+        self._rows, self._capacity = batch.rows, min(array.shape[-2] for array in arrays)
 
     def accepts(self, x: Float[mx.array, "B L E"], batch: Batch) -> bool:
         """See `StackLoan`."""
@@ -111,8 +120,15 @@ class DenseLoan(StackLoan):
         self, x: Float[mx.array, "B L E"], batch: Batch, group: LayerGroup
     ) -> Float[mx.array, "B L E"]:
         """See `StackLoan`."""
-        y = self._native.layers(x, group.native, self._length, batch.phase)
-        self._last, self._length = self._length, self._length + batch.length
+        length, phase = self._length, batch.phase
+        if self._format == DENSE:
+            y = self._native.layers(x, group.native, length, phase)
+        else:
+            table, is_empty = sequence_table(batch, length, self._capacity), length == 0
+            y = self._native.paged_layers(
+                x, group.native, self._format, table, 0, phase, without_tokens=is_empty
+            )
+        self._last, self._length = length, length + batch.length
         return y
 
     def offset(self, index: int) -> int:
@@ -123,11 +139,10 @@ class DenseLoan(StackLoan):
         """See `TokenLoan`."""
         self._trimmed[index] = length
 
-    def take(self, index: int) -> mx.array:
+    def take(self, index: int) -> list[mx.array]:
         """See `Loan`."""
         needed = max(self.offset(other) for other in range(self._count))
-        (array,) = self._taken(index, drops_last=needed <= self._last)
-        return array
+        return self._taken(index, drops_last=needed <= self._last)
 
 
 class PagedLoan(StackLoan):
@@ -176,18 +191,26 @@ class PagedLoan(StackLoan):
         return keys, values
 
 
-def lend_dense(
-    x: Float[mx.array, "B L E"], batch: Batch, group: LayerGroup, caches: Sequence[DenseCache]
+def lend_sequences(
+    x: Float[mx.array, "B L E"],
+    batch: Batch,
+    group: LayerGroup,
+    caches: Sequence[GrowingCache],
+    page_format: tuple[int, int],
 ) -> Float[mx.array, "B L E"]:
-    """Compute the first pass of a loan of dense caches.
+    """Compute the first pass of a loan of caches of whole sequences.
 
     Args:
         x: the input of the first layer.
         batch: the layout of the pass.
         group: the layers, which have attention.
         caches: one cache per layer, with equal offsets.
+        page_format: see `cache_formats.sequence_format`.
+
+    Raises:
+        ValueError: if the tokens do not fit the stored ones. The caches keep their arrays.
     """
-    loan = DenseLoan(x, batch, group, caches)
+    loan = SequenceLoan(x, batch, group, caches, page_format)
     y = loan.run(x, batch, group)
     for index, cache in enumerate(caches):
         cache.lend(loan, index)
@@ -208,7 +231,7 @@ def lend_pages(
         batch: the layout of the pass, with a page table.
         group: the layers, which have attention.
         caches: one cache per layer, with equal windows.
-        page_format: see `handles.page_format`.
+        page_format: see `cache_formats.page_format`.
 
     Raises:
         ValueError: if the pages do not fit the page table or the layers. The caches keep their

@@ -18,28 +18,29 @@ from jaxtyping import Float
 from tinyllm_layers import (
     Batch,
     DecoderLayer,
-    DenseCache,
     LayerCache,
     PagedCache,
     RecurrentCache,
     RecurrentPool,
 )
+from tinyllm_layers.cache.dense import GrowingCache
 from tinyllm_layers.decoder import check_caches
 from tinyllm_ops import Fusion, Phase
 from tinyllm_ops.checks import require_shape
 
 from tinyllm_kernels import _cpu as native
-from tinyllm_kernels.cpu.handles import NATIVE_OPS, InputSpec, layer_handle, page_format
+from tinyllm_kernels.cpu.cache_formats import DENSE, page_format, sequence_format
+from tinyllm_kernels.cpu.handles import NATIVE_OPS, InputSpec, layer_handle
 from tinyllm_kernels.cpu.layer_groups import (
     LayerGroup,
     first_position,
     has_page_table,
     make_groups,
-    run_dense,
     run_halves,
     run_paged,
+    run_sequences,
 )
-from tinyllm_kernels.cpu.loans import StackLoan, lend_dense, lend_pages
+from tinyllm_kernels.cpu.loans import StackLoan, lend_pages, lend_sequences
 from tinyllm_kernels.cpu.opset import CPU_INT8_OPS, CPU_OPS
 
 
@@ -50,25 +51,26 @@ class LayerPath:
     Consecutive layers with equal paths form a segment.
 
     Attributes:
-        kind: "dense" and "paged" compute whole layers in the extension, several in one primitive.
-            "halves" computes projections and MLP or MoE natively, and calls the cache for
-            attention. "layer" calls the layer itself. "states" is a recurrent layer that has not
-            joined the segment of an attention layer yet.
-        offset: for "dense", the number of tokens in each cache of the segment.
+        kind: "sequences" and "paged" compute whole layers in the extension, several in one
+            primitive. "halves" computes projections and MLP or MoE natively, and calls the cache
+            for attention. "layer" calls the layer itself. "states" is a recurrent layer that has
+            not joined the segment of an attention layer yet.
+        offset: for "sequences", the number of tokens in each cache of the segment.
         window: for "paged", the window of each cache of the segment.
-        page_format: for "paged", the format of the pages: see `handles.page_format`.
+        page_format: for "sequences" and "paged", the format of keys and values: see
+            `cache_formats.sequence_format` and `cache_formats.page_format`.
     """
 
-    kind: Literal["dense", "paged", "halves", "layer", "states"]
+    kind: Literal["sequences", "paged", "halves", "layer", "states"]
     offset: int = 0
     window: int | None = None
-    page_format: tuple[int, int] = (0, 0)
+    page_format: tuple[int, int] = DENSE
 
 
 _LOGGER = logging.getLogger("tinyllm_kernels")
 
 HALVES, LAYER, STATES = LayerPath("halves"), LayerPath("layer"), LayerPath("states")
-STATES_ALONE = LayerPath("dense")  # a segment without attention, which has no offset
+STATES_ALONE = LayerPath("sequences")  # a segment without attention, which has no offset
 
 
 class NativeStack:
@@ -133,9 +135,10 @@ class NativeStack:
         segments = [(path, len(list(layers))) for path, layers in groupby(paths)]
         if group is not None and len(segments) == 1:
             # A prompt takes so long that the objects of each layer cost nothing in comparison, and
-            # its callers evaluate the arrays of dense caches after each chunk.
-            if paths[0].kind == "dense" and batch.phase == "decode":
-                return lend_dense(x, batch, group, cast("Sequence[DenseCache]", caches))
+            # its callers evaluate the arrays of growing caches after each chunk.
+            if paths[0].kind == "sequences" and batch.phase == "decode":
+                growing = cast("Sequence[GrowingCache]", caches)
+                return lend_sequences(x, batch, group, growing, paths[0].page_format)
             if paths[0].kind == "paged":
                 pages = cast("Sequence[PagedCache]", caches)
                 return lend_pages(x, batch, group, pages, paths[0].page_format)
@@ -155,9 +158,9 @@ class NativeStack:
         caches: Sequence[LayerCache],
     ) -> mx.array:
         """Compute the layers `first` to `stop`, which all have the path `path`."""
-        if path.kind == "dense":
+        if path.kind == "sequences":
             for group in self._groups_of(first, stop, batch.phase):
-                x = run_dense(x, batch, group, caches, path.offset)
+                x = run_sequences(x, batch, group, caches, path.offset, path.page_format)
         elif path.kind == "paged":
             for group in self._groups_of(first, stop, batch.phase):
                 x = run_paged(x, batch, group, caches, path.window, path.page_format)
@@ -199,8 +202,8 @@ def fastest_path(
 ) -> Literal["layer", "halves", "whole"]:
     """Return the fastest path that accepts x, before the cache is known.
 
-    "whole" stands for the paths "dense", "paged" and "states", each for one kind of cache, and for
-    "halves" with any other cache.
+    "whole" stands for the paths "sequences", "paged" and "states", each for some kinds of cache,
+    and for "halves" with any other cache.
 
     Args:
         x: the input of a stack.
@@ -220,8 +223,8 @@ def choose_paths(
     """Choose for each layer the fastest path that gives the result of the layer itself.
 
     If x, batch and cache do not fit together, the ops of the chosen path raise the error. The paths
-    "dense" and "paged" need exactly `DenseCache` and `PagedCache`, because a subclass may override
-    `attend`.
+    "sequences" and "paged" need exactly `DenseCache`, `QuantizedCache` and `PagedCache`, because a
+    subclass may override `attend`.
 
     Args:
         batch: the layout of the pass.
@@ -230,7 +233,7 @@ def choose_paths(
         caches: one cache per layer.
     """
     has_pages, offset = has_page_table(batch), first_position(batch)
-    dense = HALVES if offset is None else LayerPath("dense", offset=offset)
+    sequences: dict[tuple[int, int], LayerPath] = {}
     paged: dict[tuple[int | None, tuple[int, int]], LayerPath] = {}
     paths = []
     for kind, cache in zip(fastest, caches, strict=True):
@@ -238,8 +241,14 @@ def choose_paths(
             paths.append(LAYER if kind == "layer" else HALVES)
         elif type(cache) in (RecurrentCache, RecurrentPool):
             paths.append(STATES)
-        elif type(cache) is DenseCache and cache.offset == offset:
-            paths.append(dense)
+        elif (
+            offset is not None
+            and isinstance(cache, GrowingCache)
+            and cache.offset == offset
+            and (layout := sequence_format(cache))
+        ):
+            path_of_sequences = LayerPath("sequences", offset=offset, page_format=layout)
+            paths.append(sequences.setdefault(layout, path_of_sequences))
         elif has_pages and type(cache) is PagedCache and (layout := page_format(cache, dtype)):
             path_of_pages = LayerPath("paged", window=cache.window, page_format=layout)
             paths.append(paged.setdefault((cache.window, layout), path_of_pages))
@@ -256,7 +265,7 @@ def _with_states(paths: Sequence[LayerPath]) -> list[LayerPath]:
     joined, after = [], STATES_ALONE
     for path in reversed(paths):
         if path.kind != "states":
-            after = path if path.kind in ("dense", "paged") else STATES_ALONE
+            after = path if path.kind in ("sequences", "paged") else STATES_ALONE
         joined.append(after if path.kind == "states" else path)
     return joined[::-1]
 

@@ -25,7 +25,7 @@ class LayerCache(ABC):
 
     Attributes:
         lent: the loan of a stack that keeps the arrays, and the index of the cache in the loan;
-            None if the cache has its arrays. Only `DenseCache` and `PagedCache` lend: see
+            None if the cache has its arrays. Only `GrowingCache` and `PagedCache` lend: see
             `tinyllm_layers.cache.loan`.
     """
 

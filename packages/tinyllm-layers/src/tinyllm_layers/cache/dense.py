@@ -1,7 +1,8 @@
-"""A dense cache: keys and values in the dtype of the model, in arrays that grow in steps."""
+"""A dense cache, and what it shares with a quantized one: arrays that grow in steps."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import mlx.core as mx
@@ -17,34 +18,118 @@ CAPACITY_STEP = 256
 """The capacity of an array is a multiple of this number of tokens."""
 
 
-class DenseCache(KVCache):
-    """A cache that stores every key and value in the dtype of the model.
+class GrowingCache(KVCache):
+    """A cache that keeps every token, in arrays that a stack may write to and borrow.
 
-    Keys and values are one array, `B 2 Hkv capacity D`, because MLX and Python need some
-    microseconds a token for each array.
+    A native stack asks for the arrays (`reserve`), writes new tokens to their axis `capacity` from
+    index `offset` on, and hands the updated arrays back (`commit`). Or it borrows the arrays for
+    several passes (`lend`).
     """
 
-    __slots__ = ("_buffer", "lent")  # as in `TokenBuffer`
+    __slots__ = ("_buffers", "lent")  # as in `TokenBuffer`
 
     lent: tuple[TokenLoan, int] | None
 
-    def __init__(self) -> None:
-        """Make an empty cache."""
-        self._buffer = TokenBuffer()
+    def __init__(self, count: int) -> None:
+        """Make an empty cache of `count` arrays."""
+        self._buffers = [TokenBuffer() for _ in range(count)]
         self.lent = None
 
     @property
     def offset(self) -> int:
         """The number of tokens seen so far."""
         if self.lent is None:
-            return self._buffer.length
+            return self._buffers[0].length
         loan, index = self.lent
         return loan.offset(index)
 
     @property
     def arrays(self) -> list[mx.array]:
-        """The array of keys and values. See `LayerCache.arrays` for a cache that is lent."""
-        return self._take_back().arrays
+        """The arrays of keys and values. See `LayerCache.arrays` for a cache that is lent."""
+        return [array for buffer in self._take_back() for array in buffer.arrays]
+
+    @abstractmethod
+    def reserve(
+        self, new_shape: Sequence[int], dtype: mx.Dtype
+    ) -> list[Shaped[mx.array, "*lead capacity _"]]:
+        """Return the arrays, with capacity for new tokens.
+
+        A native primitive writes the new tokens to the axis `capacity`, from index `offset` on. Its
+        outputs are passed to `commit`. The caller must drop its references to the arrays before the
+        graph is computed, or MLX copies the arrays.
+
+        Args:
+            new_shape: the shape `B Hkv L D` of the new keys, and of the new values.
+            dtype: the dtype of the new keys.
+
+        Raises:
+            ValueError: if shape or dtype differ from the stored tokens.
+        """
+
+    def commit(self, arrays: Sequence[Shaped[mx.array, "*lead capacity _"]], count: int) -> None:
+        """Replace the arrays by updated arrays, which hold `count` more tokens."""
+        for buffer, array in zip(self._take_back(), arrays, strict=True):
+            buffer.commit(array, count)
+
+    def lend(self, loan: TokenLoan, index: int) -> None:
+        """Leave the arrays to a stack, which got them by `reserve`, until they are needed here.
+
+        See `tinyllm_layers.cache.loan`.
+
+        Args:
+            loan: the loan. It counts the tokens of the passes since `reserve`.
+            index: the index of the cache in the loan.
+        """
+        for buffer in self._buffers:
+            buffer.lend()
+        self.lent = loan, index
+
+    def set_expected_length(self, length: int) -> None:
+        """Prepare for a text of `length` tokens: see `SequenceCache.set_expected_length`."""
+        for buffer in self._buffers:
+            buffer.expected_length = length
+
+    def can_trim(self, length: int) -> bool:
+        """Return True if the cache holds at least `length` tokens."""
+        return 0 <= length <= self.offset
+
+    def trim(self, length: int) -> None:
+        """Remove all but the first `length` tokens."""
+        if self.lent is not None and self.can_trim(length):
+            loan, index = self.lent
+            loan.trim(index, length)
+        else:
+            for buffer in self._take_back():
+                buffer.trim(length)
+
+    def _take_back(self) -> list[TokenBuffer]:
+        """Return the buffers with their arrays. If these are lent, end the loan: see `Loan`."""
+        if self.lent is not None:
+            loan, index = self.lent
+            arrays = loan.take(index)
+            count = loan.offset(index) - self._buffers[0].length
+            for buffer, array in zip(self._buffers, arrays, strict=True):
+                buffer.commit(array, count)
+            self.lent = None
+        return self._buffers
+
+    def _forked_buffers(self) -> list[TokenBuffer]:
+        """Return buffers with the same tokens, for a second cache."""
+        return [buffer.fork() for buffer in self._take_back()]
+
+
+class DenseCache(GrowingCache):
+    """A cache that stores every key and value in the dtype of the model.
+
+    Keys and values are one array, `B 2 Hkv capacity D`, because MLX and Python need some
+    microseconds a token for each array.
+    """
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        """Make an empty cache."""
+        super().__init__(1)
 
     def update(
         self,
@@ -52,9 +137,9 @@ class DenseCache(KVCache):
         v: Float[mx.array, "B Hkv L D"],
     ) -> tuple[Float[mx.array, "B Hkv S D"], Float[mx.array, "B Hkv S D"]]:
         """Append keys and values, and return the keys and values of all tokens."""
-        buffer = self._take_back()
+        (buffer,) = self._take_back()
         check_appended(k, v, _keys_shape(buffer), buffer.dtype)
-        self.commit(self._extended(k, v), k.shape[2])
+        buffer.commit(self._extended(k, v), k.shape[2])
         filled = buffer.filled
         return filled[:, 0], filled[:, 1]
 
@@ -68,87 +153,36 @@ class DenseCache(KVCache):
         ops: OpSet,
     ) -> Float[mx.array, "B H L D"]:
         """Append k and v, and attend causally to all tokens."""
-        buffer = self._take_back()
+        (buffer,) = self._take_back()
         check_new_tokens(q, k, v, (batch.rows, batch.length), _keys_shape(buffer), buffer.dtype)
         array, seen = self._extended(k, v), slice(self.offset + k.shape[2])
         # A single query is the last token. It sees every key and needs no mask.
         mask = "causal" if q.shape[2] > 1 else None
         keys, values = array[:, 0, :, seen], array[:, 1, :, seen]
         out = ops.attention(q, keys, values, scale, mask, phase=batch.phase)
-        self.commit(array, k.shape[2])
+        buffer.commit(array, k.shape[2])
         return out
 
     def reserve(
         self, new_shape: Sequence[int], dtype: mx.Dtype
-    ) -> Float[mx.array, "B 2 Hkv capacity D"]:
-        """Return the array of keys and values, with capacity for new tokens.
-
-        A native primitive writes the new tokens to the axis `capacity`, from index `offset` on. Its
-        output is passed to `commit`. The caller must drop its reference to the array before the
-        graph is computed, or MLX copies the array.
-
-        Args:
-            new_shape: the shape `B 2 Hkv L D` of the new keys and values.
-            dtype: the dtype of the new keys.
-
-        Raises:
-            ValueError: if shape or dtype differ from the stored tokens.
-        """
-        return self._take_back().reserve(new_shape, dtype)
-
-    def commit(self, array: Float[mx.array, "B 2 Hkv capacity D"], count: int) -> None:
-        """Replace the array by an updated array, which holds `count` more tokens."""
-        self._take_back().commit(array, count)
-
-    def lend(self, loan: TokenLoan, index: int) -> None:
-        """Leave the array to a stack, which got it by `reserve`, until the array is needed here.
-
-        See `tinyllm_layers.cache.loan`.
-
-        Args:
-            loan: the loan. It counts the tokens of the passes since `reserve`.
-            index: the index of the cache in the loan.
-        """
-        self._buffer.lend()
-        self.lent = loan, index
-
-    def set_expected_length(self, length: int) -> None:
-        """Prepare for a text of `length` tokens: see `SequenceCache.set_expected_length`."""
-        self._buffer.expected_length = length
-
-    def can_trim(self, length: int) -> bool:
-        """Return True if the cache holds at least `length` tokens."""
-        return 0 <= length <= self.offset
-
-    def trim(self, length: int) -> None:
-        """Remove all but the first `length` tokens."""
-        if self.lent is not None and self.can_trim(length):
-            loan, index = self.lent
-            loan.trim(index, length)
-        else:
-            self._take_back().trim(length)
+    ) -> list[Float[mx.array, "B 2 Hkv capacity D"]]:
+        """Return the array of keys and values, with capacity for new tokens."""
+        rows, *rest = new_shape
+        (buffer,) = self._take_back()
+        return [buffer.reserve((rows, 2, *rest), dtype)]
 
     def fork(self) -> DenseCache:
         """Return a second cache with the same tokens."""
         fork = DenseCache()
-        fork._buffer = self._take_back().fork()
+        fork._buffers = self._forked_buffers()
         return fork
-
-    def _take_back(self) -> TokenBuffer:
-        """Return the buffer with its array. If the array is lent, end the loan: see `Loan`."""
-        if self.lent is not None:
-            loan, index = self.lent
-            array = loan.take(index)
-            self._buffer.commit(array, loan.offset(index) - self._buffer.length)
-            self.lent = None
-        return self._buffer
 
     def _extended(
         self, k: Float[mx.array, "B Hkv L D"], v: Float[mx.array, "B Hkv L D"]
     ) -> Float[mx.array, "B 2 Hkv capacity D"]:
         """Return an updated array in which k and v are appended."""
-        rows, *rest = k.shape
-        array = alias(self._take_back().reserve((rows, 2, *rest), k.dtype))
+        (reserved,) = self.reserve(k.shape, k.dtype)
+        array = alias(reserved)
         new = slice(self.offset, self.offset + k.shape[2])
         array[:, 0, :, new] = k
         array[:, 1, :, new] = v

@@ -36,7 +36,7 @@ class Loan(Protocol[Stored_co]):
 
 
 @runtime_checkable
-class TokenLoan(Loan[mx.array], Protocol):
+class TokenLoan(Loan[list[mx.array]], Protocol):
     """A loan of caches that hold the tokens of whole sequences."""
 
     def offset(self, index: int) -> int:

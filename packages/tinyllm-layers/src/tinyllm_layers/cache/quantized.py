@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import mlx.core as mx
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from tinyllm_ops import REFERENCE, OpSet, QuantizedTensor
 from tinyllm_ops.checks import check_appended, check_new_tokens
 from tinyllm_ops.quantization.tensor import check_format
 
 from tinyllm_layers.batch import Batch
-from tinyllm_layers.cache.base import KVCache
-from tinyllm_layers.cache.dense import TokenBuffer
+from tinyllm_layers.cache.dense import GrowingCache
+
+PARTS = 3
+"""The arrays of keys, or of values: packed codes, scales and biases."""
 
 
-class QuantizedCache(KVCache):
+class QuantizedCache(GrowingCache):
     """A cache that stores every key and value affine-quantized, in groups along the head dim.
+
+    The arrays are packed codes, scales and biases of keys, and then those of values.
 
     Attributes:
         bits: width of a code, usually 4 or 8.
@@ -24,23 +30,14 @@ class QuantizedCache(KVCache):
         ValueError: if MLX does not define the format.
     """
 
+    __slots__ = ("bits", "group_size")
+
     def __init__(self, bits: int = 8, group_size: int = 64) -> None:
         """Make an empty cache."""
         check_format(group_size, bits, "affine")
+        super().__init__(2 * PARTS)
         self.bits = bits
         self.group_size = group_size
-        self._keys = [TokenBuffer() for _ in range(3)]  # packed, scales, biases
-        self._values = [TokenBuffer() for _ in range(3)]
-
-    @property
-    def offset(self) -> int:
-        """The number of tokens seen so far."""
-        return self._keys[0].length
-
-    @property
-    def arrays(self) -> list[mx.array]:
-        """The packed codes, scales and biases of keys and values."""
-        return [array for buffer in [*self._keys, *self._values] for array in buffer.arrays]
 
     def update(
         self,
@@ -49,11 +46,10 @@ class QuantizedCache(KVCache):
         ops: OpSet = REFERENCE,
     ) -> tuple[QuantizedTensor, QuantizedTensor]:
         """Quantize and append keys and values, and return the keys and values of all tokens."""
-        check_appended(k, v, self._shape, self._keys[1].dtype)
+        check_appended(k, v, self._shape, self._dtype)
         updated = self._extended(k, v, ops)
-        self._commit(updated, k.shape[2])
-        keys, values = (self._tensor(parts, self.offset) for parts in updated)
-        return keys, values
+        self.commit(updated, k.shape[2])
+        return self._tensors(updated, self.offset)
 
     def attend(
         self,
@@ -69,64 +65,64 @@ class QuantizedCache(KVCache):
         Queries read the quantized keys and values of the new tokens too, so that the size of a
         prefill chunk does not change the result.
         """
-        check_new_tokens(q, k, v, (batch.rows, batch.length), self._shape, self._keys[1].dtype)
+        check_new_tokens(q, k, v, (batch.rows, batch.length), self._shape, self._dtype)
         updated = self._extended(k, v, ops)
-        keys, values = (self._tensor(parts, self.offset + k.shape[2]) for parts in updated)
+        keys, values = self._tensors(updated, self.offset + k.shape[2])
         mask = "causal" if q.shape[2] > 1 else None
         out = ops.attention(q, keys, values, scale, mask, phase=batch.phase)
-        self._commit(updated, k.shape[2])
+        self.commit(updated, k.shape[2])
         return out
 
-    def set_expected_length(self, length: int) -> None:
-        """Prepare for a text of `length` tokens: see `SequenceCache.set_expected_length`."""
-        for buffer in [*self._keys, *self._values]:
-            buffer.expected_length = length
+    def reserve(
+        self, new_shape: Sequence[int], dtype: mx.Dtype
+    ) -> list[Shaped[mx.array, "B Hkv capacity _"]]:
+        """Return the arrays, with capacity for new tokens.
 
-    def can_trim(self, length: int) -> bool:
-        """Return True if the cache holds at least `length` tokens."""
-        return 0 <= length <= self.offset
-
-    def trim(self, length: int) -> None:
-        """Remove all but the first `length` tokens."""
-        for buffer in [*self._keys, *self._values]:
-            buffer.trim(length)
+        Raises:
+            ValueError: if shape or dtype differ from the stored tokens, or D is no multiple of the
+                group size.
+        """
+        *lead, dim = new_shape
+        if dim % self.group_size:
+            raise ValueError(f"k: expected a head dim in groups of {self.group_size}, got {dim}")
+        codes = ((*lead, dim * self.bits // 32), mx.uint32)
+        numbers = ((*lead, dim // self.group_size), dtype)
+        parts = 2 * (codes, numbers, numbers)
+        return [
+            buffer.reserve(shape, part_dtype)
+            for buffer, (shape, part_dtype) in zip(self._take_back(), parts, strict=True)
+        ]
 
     def fork(self) -> QuantizedCache:
         """Return a second cache with the same tokens."""
         fork = QuantizedCache(self.bits, self.group_size)
-        fork._keys = [buffer.fork() for buffer in self._keys]
-        fork._values = [buffer.fork() for buffer in self._values]
+        fork._buffers = self._forked_buffers()
         return fork
 
     @property
     def _shape(self) -> tuple[int, ...] | None:
         """The shape `B Hkv capacity D` of the stored keys; None before the first tokens."""
-        packed = self._keys[0].shape
+        packed = self._take_back()[0].shape
         return None if packed is None else (*packed[:-1], packed[-1] * 32 // self.bits)
 
-    def _extended(self, k: mx.array, v: mx.array, ops: OpSet) -> list[list[mx.array]]:
-        """Return updated arrays in which k and v are appended.
+    @property
+    def _dtype(self) -> mx.Dtype | None:
+        """The dtype of the stored scales; None before the first tokens."""
+        return self._take_back()[1].dtype
 
-        Returns:
-            Two lists, one for keys and one for values: packed codes, scales and biases.
-        """
-        return [
-            [
-                buffer.extended(part)
-                for buffer, part in zip(
-                    buffers, ops.quantize(x, self.group_size, self.bits).arrays, strict=True
-                )
-            ]
-            for buffers, x in ((self._keys, k), (self._values, v))
-        ]
+    def _extended(self, k: mx.array, v: mx.array, ops: OpSet) -> list[mx.array]:
+        """Return updated arrays in which k and v are appended."""
+        new = [part for x in (k, v) for part in ops.quantize(x, self.group_size, self.bits).arrays]
+        pairs = zip(self._take_back(), new, strict=True)
+        return [buffer.extended(part) for buffer, part in pairs]
 
-    def _commit(self, updated: list[list[mx.array]], count: int) -> None:
-        """Replace the arrays by updated arrays, which hold `count` more tokens."""
-        for buffers, parts in zip((self._keys, self._values), updated, strict=True):
-            for buffer, part in zip(buffers, parts, strict=True):
-                buffer.commit(part, count)
+    def _tensors(
+        self, arrays: Sequence[mx.array], length: int
+    ) -> tuple[QuantizedTensor, QuantizedTensor]:
+        """Make the keys and values of the first `length` tokens of all arrays."""
 
-    def _tensor(self, parts: list[mx.array], length: int) -> QuantizedTensor:
-        """Make a tensor of the first `length` tokens of packed codes, scales and biases."""
-        packed, scales, biases = (part[..., :length, :] for part in parts)
-        return QuantizedTensor(packed, scales, biases, self.group_size, self.bits)
+        def tensor(packed: mx.array, scales: mx.array, biases: mx.array) -> QuantizedTensor:
+            return QuantizedTensor(packed, scales, biases, self.group_size, self.bits)
+
+        filled = [array[..., :length, :] for array in arrays]
+        return tensor(*filled[:PARTS]), tensor(*filled[PARTS:])
