@@ -25,6 +25,7 @@ import mlx.core as mx
 from mlx.nn.layers.base import Module
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.models.qwen2_moe import Qwen2MoeSparseMoeBlock
 from mlx_lm.models.qwen3_moe import Qwen3MoeSparseMoeBlock
 from mlx_lm.models.qwen3_next import Qwen3NextSparseMoeBlock
 from mlx_lm.utils import dequantize_model, quantize_model
@@ -65,6 +66,14 @@ EXPERTS = QWEN3 | {
     "decoder_sparse_step": 1,
     "mlp_only_layers": [],
 }
+QWEN2_EXPERTS = QWEN2 | {
+    "model_type": "qwen2_moe",
+    "tie_word_embeddings": False,
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 128,
+    "shared_expert_intermediate_size": 256,
+}
 # Two recurrent layers around an attention layer, which rotates 16 of 64 features. Published models
 # have three recurrent layers for each attention layer. Four layers would round more often than the
 # three of the other families: mlx-lm's own error in float16 is then 5.5e-3.
@@ -102,12 +111,15 @@ FAMILIES = {
     "qwen3": QWEN3,
     "qwen3, tied": QWEN3 | {"tie_word_embeddings": True, "head_dim": 32},
     "qwen3, YaRN": QWEN3 | {"rope_scaling": YARN},
+    "qwen2-moe": QWEN2_EXPERTS,
     "qwen3-moe": EXPERTS,
     "qwen3-moe, an MLP in layer 1": EXPERTS | {"mlp_only_layers": [1], "norm_topk_prob": False},
     "qwen3-next": NEXT,
     "qwen3.5": HYBRID,
     "qwen3.5-moe": HYBRID_EXPERTS,
 }
+
+SPARSE_BLOCKS = (Qwen2MoeSparseMoeBlock, Qwen3MoeSparseMoeBlock, Qwen3NextSparseMoeBlock)
 
 # With seed 7 these weights magnify rounding: in float16 the error of each OpSet is 1.7 times that
 # of qwen3.5-moe, which has the same layers. Seeds 1 to 5 give 1.1 to 1.7 times, without a format.
@@ -292,7 +304,7 @@ def watch_routers(model: Module) -> list[mx.array]:
         return score
 
     for layer in model.layers:
-        if isinstance(layer.mlp, Qwen3MoeSparseMoeBlock | Qwen3NextSparseMoeBlock):
+        if isinstance(layer.mlp, SPARSE_BLOCKS):
             layer.mlp.gate = watched(layer.mlp.gate, layer.mlp.top_k)
     return choices
 

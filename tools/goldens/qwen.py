@@ -19,6 +19,8 @@ from safetensors.torch import save_file
 from transformers import (
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
     Qwen3_5Config,
     Qwen3_5ForCausalLM,
     Qwen3_5ForConditionalGeneration,
@@ -120,6 +122,18 @@ FAMILIES = {
     "qwen3-yarn": (
         Qwen3ForCausalLM,
         Qwen3Config(**(SHAPE | {"rope_parameters": YARN}), head_dim=32, tie_word_embeddings=True),
+    ),
+    "qwen2-moe": (
+        Qwen2MoeForCausalLM,
+        Qwen2MoeConfig(
+            **(SHAPE | {"num_hidden_layers": 3}),
+            num_experts=6,
+            num_experts_per_tok=2,
+            moe_intermediate_size=32,
+            shared_expert_intermediate_size=40,
+            mlp_only_layers=[1],
+            tie_word_embeddings=False,
+        ),
     ),
     "qwen3-moe": (Qwen3MoeForCausalLM, Qwen3MoeConfig(**EXPERTS, norm_topk_prob=True)),
     "qwen3-moe-mixed": (

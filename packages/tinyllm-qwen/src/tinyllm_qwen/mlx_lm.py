@@ -44,6 +44,7 @@ def from_mlx_lm(model: Module, *, ops: OpSet = REFERENCE) -> Qwen:
 
     The config is `model.args` of mlx-lm, which has no sliding windows. For Qwen3-MoE, `model.args`
     contains the YaRN settings of the checkpoint. mlx-lm ignores them, but this function uses them.
+    Qwen2-MoE is refused, because its `model.args` have no context length.
 
     Args:
         model: the model as mlx-lm returned it.
@@ -59,7 +60,13 @@ def from_mlx_lm(model: Module, *, ops: OpSet = REFERENCE) -> Qwen:
             f"model: expected a model from mlx_lm.load, with `args`, got {type(model).__name__}: "
             "load it with mlx_lm.load"
         )
-    config = QwenConfig.from_hf(dataclasses.asdict(args), "model.args")
+    fields = dataclasses.asdict(args)
+    if fields.get("model_type") == "qwen2_moe":
+        raise CheckpointError(
+            "model.args: mlx-lm keeps no context length for qwen2_moe: call tinyllm_qwen.load with "
+            "the folder"
+        )
+    config = QwenConfig.from_hf(fields, "model.args")
     weights: dict[str, Weight] = {}
     for path, module in model.named_modules():
         weights |= _weights(path, module)

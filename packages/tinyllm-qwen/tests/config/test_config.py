@@ -57,6 +57,23 @@ MOE = QWEN3 | {
     "mlp_only_layers": [],
     "tie_word_embeddings": False,
 }
+# Qwen1.5-MoE-A2.7B.
+QWEN2_MOE = QWEN25 | {
+    "model_type": "qwen2_moe",
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "num_experts": 60,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 1408,
+    "shared_expert_intermediate_size": 5632,
+    "norm_topk_prob": False,
+    "decoder_sparse_step": 1,
+    "tie_word_embeddings": False,
+    "sliding_window": 32768,
+    "max_window_layers": 21,
+}
 FOUR_BITS = {"group_size": 64, "bits": 4}
 NVFP4 = {"group_size": 16, "bits": 4, "mode": "nvfp4", "global_scale": True}
 
@@ -117,6 +134,30 @@ def test_qwen3_moe_has_experts_in_every_layer() -> None:
 def test_the_number_of_experts_has_another_name_in_transformers_5() -> None:
     renamed = {"num_experts": None, "num_local_experts": 128}
     assert QwenConfig.from_hf(MOE | renamed) == QwenConfig.from_hf(dict(MOE))
+
+
+def test_qwen2_moe_has_a_shared_expert_and_biases() -> None:
+    config = QwenConfig.from_hf(dict(QWEN2_MOE))
+    assert (config.attention_bias, config.output_bias, config.qk_norm) == (True, False, False)
+    assert config.sliding_window is None
+    experts = config.experts
+    assert experts is not None
+    assert (experts.intermediate_size, experts.shared_size) == (1408, 5632)
+    assert (experts.norm_topk_prob, experts.layers) == (False, set(range(24)))
+    assert not QwenConfig.from_hf(QWEN2_MOE | {"qkv_bias": False}).attention_bias
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"shared_expert_intermediate_size": None}, "shared_expert_intermediate_size.*nothing"),
+        ({"use_sliding_window": True}, "use_sliding_window: expected false"),
+        ({"qkv_bias": 1}, "qkv_bias.*true or false"),
+    ],
+)
+def test_settings_that_no_qwen2_moe_has_are_refused(fields: dict[str, object], named: str) -> None:
+    with pytest.raises(CheckpointError, match=named):
+        QwenConfig.from_hf(QWEN2_MOE | fields)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +293,7 @@ def test_fields_without_effect_on_inference_are_ignored() -> None:
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"model_type": "qwen2_moe"}, "model_type.*qwen2 .*qwen3 .*qwen3_moe.*qwen2_moe"),
+        ({"model_type": "qwen4_exp"}, "model_type.*qwen2 .*qwen3 .*qwen3_moe.*qwen4_exp"),
         ({"model_type": ["qwen3"]}, "model_type.*a string"),
         ({"rope_parameters": {"rope_type": "llama3"}}, "rope_parameters.*llama3"),
         ({"rope_scaling": {"type": "linear", "factor": 2}}, "rope_scaling.*linear"),

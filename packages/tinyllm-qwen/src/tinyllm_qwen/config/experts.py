@@ -50,14 +50,15 @@ class Experts:
 
     @classmethod
     def from_hf(
-        cls, fields: Fields, num_hidden_layers: int, *, normalized: bool
+        cls, fields: Fields, num_hidden_layers: int, *, normalized: bool, shared: bool
     ) -> "Experts | None":
-        """Read the fields of a Qwen3-MoE or Qwen3-VL-MoE config.
+        """Read the fields of a Qwen2-MoE, Qwen3-MoE or Qwen3-VL-MoE config.
 
         Args:
             fields: the config.
             num_hidden_layers: the number of layers.
             normalized: True if `norm_topk_prob` is true in all models of the type.
+            shared: True if layers with experts also have a shared expert.
 
         Returns:
             The settings, or None if no layer has experts.
@@ -85,6 +86,9 @@ class Experts:
             if normalized
             else fields.flag("norm_topk_prob", default=False),
             layers=layers,
+            shared_size=fields.integer("shared_expert_intermediate_size", 1, 1 << 24)
+            if shared
+            else 0,
         )
 
 

@@ -16,6 +16,7 @@ from tinyllm_qwen.errors import CheckpointError
 
 SUPPORTED = {
     "qwen2": "Qwen2 and Qwen2.5",
+    "qwen2_moe": "Qwen1.5-MoE and Qwen2-MoE",
     "qwen3": "Qwen3",
     "qwen3_moe": "Qwen3-MoE",
     "qwen3_vl": "Qwen3-VL",
@@ -26,7 +27,8 @@ SUPPORTED = {
 }
 _TEXT = "_text"  # ends the type of a language model inside `text_config`, or saved on its own
 _NESTED = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")  # models with a vision tower
-_MOE = ("qwen3_moe", "qwen3_vl_moe")  # in _HYBRID_MOE, all layers have experts
+_MOE = ("qwen2_moe", "qwen3_moe", "qwen3_vl_moe")  # in _HYBRID_MOE, all layers have experts
+_QWEN2 = ("qwen2", "qwen2_moe")
 _HYBRID = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
 _HYBRID_MOE = ("qwen3_next", "qwen3_5_moe")
 
@@ -114,7 +116,7 @@ class QwenConfig:
     @property
     def output_bias(self) -> bool:
         """True if the output projection of attention has a bias: Qwen3 with attention_bias."""
-        return self.attention_bias and self.model_type != "qwen2"
+        return self.attention_bias and self.model_type not in _QWEN2
 
     @property
     def is_nested(self) -> bool:
@@ -199,9 +201,8 @@ class QwenConfig:
             rope_theta=read_rope_theta(fields),
             rope_scaling=read_rope_scaling(fields, context, partial=hybrid),
             tie_word_embeddings=fields.flag("tie_word_embeddings", default=False),
-            # Qwen2 always has these biases: transformers does not read the field for Qwen2.
-            attention_bias=model_type == "qwen2" or fields.flag("attention_bias", default=False),
-            qk_norm=model_type != "qwen2",
+            attention_bias=_attention_bias(fields, model_type),
+            qk_norm=model_type not in _QWEN2,
             sliding_window=None if hybrid else SlidingWindow.from_hf(fields, layers),
             experts=_experts(fields, model_type, layers),
             quantization=Quantization.from_hf(config, source),
@@ -234,13 +235,27 @@ def _text_config(config: dict[str, object], source: str) -> dict[str, object]:
     return top | own
 
 
+def _attention_bias(fields: Fields, model_type: str) -> bool:
+    """Return True if q, k and v have biases."""
+    if model_type == "qwen2":  # always: transformers reads no field
+        return True
+    if model_type == "qwen2_moe":
+        return fields.flag("qkv_bias", default=True)
+    return fields.flag("attention_bias", default=False)
+
+
 def _experts(fields: Fields, model_type: str, layers: int) -> Experts | None:
     """Return the mixture of experts of a model type that has experts."""
     if model_type in _HYBRID_MOE:
         return Experts.hybrid(fields, layers)
     if model_type not in _MOE:
         return None
-    return Experts.from_hf(fields, layers, normalized=model_type == "qwen3_vl_moe")
+    return Experts.from_hf(
+        fields,
+        layers,
+        normalized=model_type == "qwen3_vl_moe",
+        shared=model_type == "qwen2_moe",
+    )
 
 
 def _intermediate_size(fields: Fields, model_type: str) -> int:
@@ -272,8 +287,9 @@ def _refuse_unimplemented(fields: Fields, model_type: str) -> None:
         raise fields.error("attn_output_gate", "true, as in all models of this type")
     if hybrid and fields.flag("attention_bias", default=False):
         raise fields.error("attention_bias", "false, as in all published models of this type")
-    if (hybrid or model_type in _NESTED) and fields.raw("use_sliding_window"):
-        raise fields.error("use_sliding_window", "false: this model_type has no sliding window")
+    has_window = not hybrid and model_type not in ("qwen2_moe", *_NESTED)
+    if not has_window and fields.raw("use_sliding_window"):
+        raise fields.error("use_sliding_window", "false, as in all published models of this type")
 
 
 def _head_dim(fields: Fields, hidden_size: int, heads: int, *, required: bool) -> int:

@@ -13,8 +13,8 @@ from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.convert.config import ConversionConfig
 
-# Routers always have 8 bits, as in mlx-lm: a router is small, and a wrong choice of experts costs
-# more quality than its bytes save.
+# Routers always have 8 bits, as in mlx-lm (but for Qwen2-MoE): a router is small, and a wrong
+# choice of experts costs more quality than its bytes save.
 ROUTER_FORMAT = PackedFormat(group_size=64, bits=8)
 _ROUTERS = (".mlp.gate", ".shared_expert_gate")
 
