@@ -29,7 +29,7 @@ from tinyllm_layers import (
     Stack,
     make_stack,
 )
-from tinyllm_layers.cache.dense import CAPACITY_STEP
+from tinyllm_layers.cache.dense import CAPACITY_STEP, GrowingCache
 from tinyllm_layers.testing import Family
 from tinyllm_ops import REFERENCE, OpSet, Yarn
 from tinyllm_ops.testing import assert_close, exact
@@ -185,6 +185,26 @@ def other(cache: LayerCache) -> LayerCache:
     if isinstance(cache, QuantizedCache):
         return OtherQuantizedCache(cache.bits, cache.group_size)
     return OtherDenseCache()
+
+
+@pytest.mark.parametrize("kind", ["dense", "quantized-8"])
+@pytest.mark.parametrize("length", [1, 3])
+def test_caches_may_have_other_capacities(ops: OpSet, kind: str, length: int) -> None:
+    """As after an interrupt between two layers of a pass in which the caches grow."""
+    shape, batch = LayerShape(), Batch.at(2, 2, length)
+    layers = make_layers(shape, 3, mx.bfloat16, ops)
+    made = []
+    for stack in (make_stack(layers, ops), LayerStack(layers)):
+        caches = make_caches(kind, 3, shape, mx.bfloat16)
+        for tokens, changed in ((CAPACITY_STEP + 1, caches[1:2]), (2, caches)):
+            zeros = mx.zeros((2, shape.kv_heads, tokens, shape.head_dim), mx.bfloat16)
+            for cache in changed:
+                assert isinstance(cache, GrowingCache)
+                cache.trim(0)
+                cache.update(zeros, zeros)
+        x = make_input(batch, shape.width, mx.bfloat16, seed=1)
+        made.append(stack(x, batch, caches))
+    assert same_bits(*made)
 
 
 @pytest.mark.parametrize("offsets", [[3, 3], [3, 1]])

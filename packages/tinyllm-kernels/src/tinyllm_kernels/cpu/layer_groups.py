@@ -129,13 +129,30 @@ def sequence_table(batch: Batch, offset: int, capacity: int) -> native.PageTable
 
 
 def reserve_arrays(
-    x: Float[mx.array, "B L E"], batch: Batch, group: LayerGroup, caches: Sequence[GrowingCache]
+    x: Float[mx.array, "B L E"],
+    batch: Batch,
+    group: LayerGroup,
+    caches: Sequence[GrowingCache],
+    page_format: tuple[int, int],
 ) -> list[mx.array]:
-    """Return the arrays of all caches of a group, with capacity for the tokens of x."""
-    arrays = []
-    for cache, attention in zip(caches, attention_layers(group), strict=True):
-        shape = batch.rows, attention.num_kv_heads, batch.length, attention.head_dim
-        arrays += cache.reserve(shape, x.dtype)
+    """Return the arrays of all caches of a group, with capacity for the tokens of x.
+
+    The arrays of quantized caches get equal capacities, because a page table has one page size.
+    """
+
+    def reserved(least: int) -> list[mx.array]:
+        arrays = []
+        for cache, attention in zip(caches, attention_layers(group), strict=True):
+            shape = batch.rows, attention.num_kv_heads, batch.length, attention.head_dim
+            arrays += cache.reserve(shape, x.dtype, least)
+        return arrays
+
+    arrays = reserved(0)
+    if page_format != DENSE:
+        capacities = {array.shape[-2] for array in arrays}
+        if len(capacities) > 1:
+            del arrays  # a second reference would make the extension copy them
+            arrays = reserved(max(capacities))
     return arrays
 
 
@@ -220,7 +237,7 @@ def run_sequences(
     """
     states = GroupStates(batch, group, caches)
     own = cast("Sequence[GrowingCache]", attention_caches(group, caches))
-    stored = reserve_arrays(x, batch, group, own)
+    stored = reserve_arrays(x, batch, group, own, page_format)
     count, phase = len(stored), batch.phase
     if own and page_format != DENSE:
         table = sequence_table(batch, offset, stored[0].shape[2])

@@ -99,7 +99,7 @@ class SequenceLoan(StackLoan):
         Raises:
             ValueError: if the tokens do not fit the stored ones.
         """
-        arrays = reserve_arrays(x, batch, group, caches)
+        arrays = reserve_arrays(x, batch, group, caches, page_format)
         super().__init__(x, group, arrays)
         self._format = page_format
         self._length = caches[0].offset  # the tokens in each cache that was not trimmed

@@ -243,9 +243,8 @@ def choose_paths(
             paths.append(STATES)
         elif (
             offset is not None
-            and isinstance(cache, GrowingCache)
-            and cache.offset == offset
             and (layout := sequence_format(cache))
+            and cast("GrowingCache", cache).offset == offset
         ):
             path_of_sequences = LayerPath("sequences", offset=offset, page_format=layout)
             paths.append(sequences.setdefault(layout, path_of_sequences))

@@ -50,7 +50,7 @@ class GrowingCache(KVCache):
 
     @abstractmethod
     def reserve(
-        self, new_shape: Sequence[int], dtype: mx.Dtype
+        self, new_shape: Sequence[int], dtype: mx.Dtype, least: int = 0
     ) -> list[Shaped[mx.array, "*lead capacity _"]]:
         """Return the arrays, with capacity for new tokens.
 
@@ -61,6 +61,7 @@ class GrowingCache(KVCache):
         Args:
             new_shape: the shape `B Hkv L D` of the new keys, and of the new values.
             dtype: the dtype of the new keys.
+            least: the least capacity, a multiple of `CAPACITY_STEP`.
 
         Raises:
             ValueError: if shape or dtype differ from the stored tokens.
@@ -164,12 +165,12 @@ class DenseCache(GrowingCache):
         return out
 
     def reserve(
-        self, new_shape: Sequence[int], dtype: mx.Dtype
+        self, new_shape: Sequence[int], dtype: mx.Dtype, least: int = 0
     ) -> list[Float[mx.array, "B 2 Hkv capacity D"]]:
         """Return the array of keys and values, with capacity for new tokens."""
         rows, *rest = new_shape
         (buffer,) = self._take_back()
-        return [buffer.reserve((rows, 2, *rest), dtype)]
+        return [buffer.reserve((rows, 2, *rest), dtype, least)]
 
     def fork(self) -> DenseCache:
         """Return a second cache with the same tokens."""
@@ -251,23 +252,26 @@ class TokenBuffer:
         return array
 
     def reserve(
-        self, new_shape: Sequence[int], dtype: mx.Dtype
+        self, new_shape: Sequence[int], dtype: mx.Dtype, least: int = 0
     ) -> Shaped[mx.array, "*lead capacity width"]:
         """Return the array with capacity for new tokens. The buffer is unchanged until `commit`.
 
         Args:
             new_shape: the shape `*lead L width` of L new tokens.
             dtype: the dtype of the new tokens.
+            least: the least capacity.
 
         Raises:
             ValueError: if shape or dtype differ from the stored tokens.
         """
         end = self.length + new_shape[-2]
         accepted = (tuple(new_shape), dtype)
-        if self._array is not None and end <= self._capacity and accepted == self._accepted:
+        wanted = max(end, least)
+        if self._array is not None and wanted <= self._capacity and accepted == self._accepted:
             self._reserved = self._capacity
             return self._array
-        array = with_capacity(self._array, new_shape, dtype, self._capacity_for(end))
+        capacity = max(self._capacity_for(end), least)
+        array = with_capacity(self._array, new_shape, dtype, capacity)
         self._reserved = array.shape[-2]
         if array is self._array:
             self._accepted = accepted

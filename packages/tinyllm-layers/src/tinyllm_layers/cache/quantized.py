@@ -74,7 +74,7 @@ class QuantizedCache(GrowingCache):
         return out
 
     def reserve(
-        self, new_shape: Sequence[int], dtype: mx.Dtype
+        self, new_shape: Sequence[int], dtype: mx.Dtype, least: int = 0
     ) -> list[Shaped[mx.array, "B Hkv capacity _"]]:
         """Return the arrays, with capacity for new tokens.
 
@@ -89,7 +89,7 @@ class QuantizedCache(GrowingCache):
         numbers = ((*lead, dim // self.group_size), dtype)
         parts = 2 * (codes, numbers, numbers)
         return [
-            buffer.reserve(shape, part_dtype)
+            buffer.reserve(shape, part_dtype, least)
             for buffer, (shape, part_dtype) in zip(self._take_back(), parts, strict=True)
         ]
 
