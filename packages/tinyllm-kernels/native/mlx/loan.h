@@ -37,7 +37,8 @@ class LentArrays {
   // The arrays. They have shapes and dtypes before the first pass.
   const std::vector<mlx::core::array>& arrays() const { return arrays_; }
 
-  // The size of the axis `capacity` that all arrays of dense caches have at least.
+  // The size of the axis `capacity` that all arrays `B 2 Hkv capacity D` of dense caches have at
+  // least. Without such arrays it is the largest number.
   int capacity() const { return capacity_; }
 
   // Gives the arrays up, after all passes.

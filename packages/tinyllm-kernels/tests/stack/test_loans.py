@@ -35,13 +35,13 @@ from tinyllm_ops import PageTable
 
 SHAPE = LayerShape()
 LAYERS = 3
-SEQUENCES = ["dense", "quantized-4"]
-KINDS = [*SEQUENCES, "paged", "paged-8"]
+SEQUENCE_KINDS = ["dense", "quantized-4"]
+KINDS = [*SEQUENCE_KINDS, "paged", "paged-8"]
 
 
 def step(kind: str, at: int) -> Batch:
     """Return the batch of a decode step in which two sequences have `at` tokens."""
-    if kind in SEQUENCES:
+    if kind in SEQUENCE_KINDS:
         return Batch.at(at, 2, 1)
     return Batch.paged(make_table(((7, 2, 9), at, at + 1), ((4, 0, 11), at, at + 1)), "decode")
 
@@ -71,8 +71,8 @@ def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(params=SEQUENCES)
-def sequences(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=SEQUENCE_KINDS)
+def sequence_kind(request: pytest.FixtureRequest) -> str:
     assert isinstance(request.param, str)
     return request.param
 
@@ -133,10 +133,10 @@ def test_a_reader_between_passes_changes_nothing(
     assert all(same_bits(a, b) for a, b in zip(*made, strict=True))
 
 
-def test_a_trim_ends_the_loan(stacks: tuple[Stack, Stack], sequences: str) -> None:
-    made, caches = [], [make_caches(sequences, LAYERS, SHAPE, mx.bfloat16) for _ in stacks]
+def test_a_trim_ends_the_loan(stacks: tuple[Stack, Stack], sequence_kind: str) -> None:
+    made, caches = [], [make_caches(sequence_kind, LAYERS, SHAPE, mx.bfloat16) for _ in stacks]
     for stack, own in zip(stacks, caches, strict=True):
-        first = decode(stack, sequences, own, range(5), mx.bfloat16)
+        first = decode(stack, sequence_kind, own, range(5), mx.bfloat16)
         for cache in own:
             assert isinstance(cache, GrowingCache)
             assert (cache.offset, cache.can_trim(5), cache.can_trim(6)) == (5, True, False)
@@ -144,50 +144,52 @@ def test_a_trim_ends_the_loan(stacks: tuple[Stack, Stack], sequences: str) -> No
                 cache.trim(6)
         trim(own, 2)
         assert [cache.offset for cache in own] == [2] * LAYERS  # type: ignore[attr-defined]
-        made.append(first + decode(stack, sequences, own, range(2, 4), mx.bfloat16))
+        made.append(first + decode(stack, sequence_kind, own, range(2, 4), mx.bfloat16))
     assert all(same_bits(a, b) for a, b in zip(*made, strict=True))
 
 
-def test_one_trimmed_cache_is_noticed(stacks: tuple[Stack, Stack], sequences: str) -> None:
+def test_one_trimmed_cache_is_noticed(stacks: tuple[Stack, Stack], sequence_kind: str) -> None:
     made = []
     for stack in stacks:
-        caches = make_caches(sequences, LAYERS, SHAPE, mx.bfloat16)
-        rows = decode(stack, sequences, caches, range(4), mx.bfloat16)
+        caches = make_caches(sequence_kind, LAYERS, SHAPE, mx.bfloat16)
+        rows = decode(stack, sequence_kind, caches, range(4), mx.bfloat16)
         trim(caches[1:2], 2)
-        made.append(rows + decode(stack, sequences, caches, range(4, 6), mx.bfloat16))
+        made.append(rows + decode(stack, sequence_kind, caches, range(4, 6), mx.bfloat16))
     assert all(same_bits(a, b) for a, b in zip(*made, strict=True))
 
 
 @pytest.mark.parametrize("evaluated", [0, 2])
 def test_a_pass_that_is_trimmed_away_is_not_computed(
-    ops: Backend, sequences: str, evaluated: int
+    ops: Backend, sequence_kind: str, evaluated: int
 ) -> None:
     stack = make_stack(make_layers(SHAPE, LAYERS, mx.bfloat16, ops), ops)
-    caches = make_caches(sequences, LAYERS, SHAPE, mx.bfloat16)
+    caches = make_caches(sequence_kind, LAYERS, SHAPE, mx.bfloat16)
     zeros = mx.zeros((2, SHAPE.kv_heads, evaluated + 1, SHAPE.head_dim), mx.bfloat16)
     for cache in caches:
         assert isinstance(cache, DenseCache | QuantizedCache)
         cache.update(zeros, zeros)
     before = token_bytes(caches, evaluated)
     trim(caches, 0)
-    mx.eval(decode(stack, sequences, caches, range(evaluated), mx.bfloat16))
-    decode(stack, sequences, caches, range(evaluated, evaluated + 1), mx.bfloat16)
+    mx.eval(decode(stack, sequence_kind, caches, range(evaluated), mx.bfloat16))
+    decode(stack, sequence_kind, caches, range(evaluated, evaluated + 1), mx.bfloat16)
     trim(caches, evaluated)
     assert token_bytes(caches, evaluated) == before
 
 
 @pytest.mark.parametrize("evaluated", [0, 2])
 def test_the_holder_of_a_pass_that_is_trimmed_away_can_compute_it(
-    stacks: tuple[Stack, Stack], sequences: str, evaluated: int
+    stacks: tuple[Stack, Stack], sequence_kind: str, evaluated: int
 ) -> None:
     made = []
     for stack in stacks:
-        caches = make_caches(sequences, LAYERS, SHAPE, mx.bfloat16)
-        mx.eval(decode(stack, sequences, caches, range(evaluated), mx.bfloat16))
-        held = decode(stack, sequences, caches, range(evaluated, evaluated + 1), mx.bfloat16)
+        caches = make_caches(sequence_kind, LAYERS, SHAPE, mx.bfloat16)
+        mx.eval(decode(stack, sequence_kind, caches, range(evaluated), mx.bfloat16))
+        held = decode(stack, sequence_kind, caches, range(evaluated, evaluated + 1), mx.bfloat16)
         trim(caches, evaluated)
-        x = make_input(step(sequences, 0), SHAPE.width, mx.bfloat16, seed=77)
-        others = [stack(x, step(sequences, at), caches) for at in range(evaluated, evaluated + 3)]
+        x = make_input(step(sequence_kind, 0), SHAPE.width, mx.bfloat16, seed=77)
+        others = [
+            stack(x, step(sequence_kind, at), caches) for at in range(evaluated, evaluated + 3)
+        ]
         mx.eval(others)
         made.append(held + others)
     assert all(same_bits(a, b) for a, b in zip(*made, strict=True))
@@ -199,26 +201,26 @@ def trim(caches: Sequence[LayerCache], length: int) -> None:
         cache.trim(length)
 
 
-def test_a_cache_grows_during_a_loan(stacks: tuple[Stack, Stack], sequences: str) -> None:
+def test_a_cache_grows_during_a_loan(stacks: tuple[Stack, Stack], sequence_kind: str) -> None:
     last = []
     for stack in stacks:
-        caches = make_caches(sequences, LAYERS, SHAPE, mx.bfloat16)
+        caches = make_caches(sequence_kind, LAYERS, SHAPE, mx.bfloat16)
         prompt = Batch.at(0, 2, CAPACITY_STEP - 2)
         mx.eval(stack(make_input(prompt, SHAPE.width, mx.bfloat16, seed=9), prompt, caches))
         steps = range(CAPACITY_STEP - 2, CAPACITY_STEP + 3)
-        last.append(decode(stack, sequences, caches, steps, mx.bfloat16))
+        last.append(decode(stack, sequence_kind, caches, steps, mx.bfloat16))
         assert [cache.arrays[0].shape[-2] for cache in caches] == [2 * CAPACITY_STEP] * LAYERS
     assert all(same_bits(a, b) for a, b in zip(*last, strict=True))
 
 
 def test_a_prompt_and_other_positions_continue_a_loan(
-    stacks: tuple[Stack, Stack], sequences: str
+    stacks: tuple[Stack, Stack], sequence_kind: str
 ) -> None:
     batches = [Batch.at(0, 2, 1), Batch.at(1, 2, 4), Batch.at(9, 2, 1)]
     batches.append(Batch("decode", 2, 1, mx.array([[6], [3]])))
     made = []
     for stack in stacks:
-        caches = make_caches(sequences, LAYERS, SHAPE, mx.bfloat16)
+        caches = make_caches(sequence_kind, LAYERS, SHAPE, mx.bfloat16)
         inputs = [make_input(batch, SHAPE.width, mx.bfloat16, seed=3) for batch in batches]
         made.append([stack(x, batch, caches) for x, batch in zip(inputs, batches, strict=True)])
     assert all(same_bits(a, b) for a, b in zip(*made, strict=True))
@@ -239,7 +241,7 @@ def test_other_weights_and_another_order_of_caches_are_noticed(ops: Backend, kin
 
 def misfit(kind: str) -> Batch:
     """Return a batch of other rows, or of other pages, than the caches have."""
-    if kind in SEQUENCES:
+    if kind in SEQUENCE_KINDS:
         return Batch.at(2, 3, 1)
     table = PageTable.of([((0, 1), 2, 3)], num_pages=NUM_PAGES + 1, page_size=PAGE_SIZE)
     return Batch.paged(table, "decode")

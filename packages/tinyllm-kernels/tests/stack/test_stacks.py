@@ -207,6 +207,27 @@ def test_caches_may_have_other_capacities(ops: OpSet, kind: str, length: int) ->
     assert same_bits(*made)
 
 
+@pytest.mark.parametrize("kind", ["dense", "quantized-4"])
+def test_capacity_without_tokens_is_not_read(ops: OpSet, kind: str) -> None:
+    shape = LayerShape()
+    stack = make_stack(make_layers(shape, 2, mx.bfloat16, ops), ops)
+    made = []
+    for poison in (0, float("nan")):
+        caches, outputs = make_caches(kind, 2, shape, mx.bfloat16), []
+        for batch in (Batch.at(0, 2, 5), Batch.at(5, 2, 1), Batch.at(6, 2, 3), Batch.at(9, 2, 1)):
+            x = make_input(batch, shape.width, mx.bfloat16, seed=batch.length)
+            outputs.append(stack(x, batch, caches))
+            for cache in caches:
+                assert isinstance(cache, GrowingCache)
+                arrays = [array[...] for array in cache.arrays]
+                for array in arrays:
+                    is_code = array.dtype == mx.uint32
+                    array[..., cache.offset :, :] = 0x77777777 if is_code and poison else poison
+                cache.commit(arrays, 0)
+        made.append(outputs)
+    assert all(same_bits(a, b) for a, b in zip(*made, strict=True))
+
+
 @pytest.mark.parametrize("offsets", [[3, 3], [3, 1]])
 def test_rows_may_stand_at_positions_of_their_own(
     ops: OpSet, dtype: mx.Dtype, offsets: list[int]

@@ -343,7 +343,7 @@ def test_reserve_refuses_tokens_of_another_shape_or_dtype() -> None:
     with pytest.raises(ValueError, match="k: expected a head dim in groups of 64, got 96"):
         quantized.reserve((2, 3, 1, 96), mx.float32)
     quantized.update(mx.ones((2, 3, 5, 64)), mx.ones((2, 3, 5, 64)))
-    with pytest.raises(ValueError, match=r"x: expected shape \(2, 3, 1, 16\), got \(1,"):
+    with pytest.raises(ValueError, match=r"k: expected shape \(2, 3, 1, 64\), got \(1,"):
         quantized.reserve((1, 3, 1, 64), mx.float32)
-    with pytest.raises(ValueError, match=r"x: expected dtype .*float32, got .*float16"):
+    with pytest.raises(ValueError, match=r"k: expected dtype .*float32, got .*float16"):
         quantized.reserve((2, 3, 1, 64), mx.float16)

@@ -133,7 +133,7 @@ def reserve_arrays(
     batch: Batch,
     group: LayerGroup,
     caches: Sequence[GrowingCache],
-    page_format: tuple[int, int],
+    cache_format: tuple[int, int],
 ) -> list[mx.array]:
     """Return the arrays of all caches of a group, with capacity for the tokens of x.
 
@@ -148,7 +148,7 @@ def reserve_arrays(
         return arrays
 
     arrays = reserved(0)
-    if page_format != DENSE:
+    if cache_format != DENSE:
         capacities = {array.shape[-2] for array in arrays}
         if len(capacities) > 1:
             del arrays  # a second reference would make the extension copy them
@@ -161,16 +161,16 @@ def page_arrays(caches: Sequence[PagedCache]) -> list[mx.array]:
     return [array for cache in caches for array in cache.arrays]
 
 
-def pages_of_arrays(arrays: Sequence[mx.array], page_format: tuple[int, int]) -> list[Weight]:
+def pages_of_arrays(arrays: Sequence[mx.array], cache_format: tuple[int, int]) -> list[Weight]:
     """Return keys and values of all caches, from the arrays that `page_arrays` returns.
 
     Args:
         arrays: the arrays.
-        page_format: see `cache_formats.page_format`.
+        cache_format: see `cache_formats.page_format`.
     """
-    if page_format == DENSE:
+    if cache_format == DENSE:
         return list(arrays)
-    group_size, bits = page_format
+    group_size, bits = cache_format
     parts = zip(arrays[::3], arrays[1::3], arrays[2::3], strict=True)
     return [QuantizedTensor(*part, group_size, bits) for part in parts]
 
@@ -216,7 +216,7 @@ def run_sequences(
     group: LayerGroup,
     caches: Sequence[LayerCache],
     offset: int,
-    page_format: tuple[int, int],
+    cache_format: tuple[int, int],
 ) -> Float[mx.array, "B L E"]:
     """Compute whole layers, each with a cache of `offset` tokens in each row or with states.
 
@@ -230,22 +230,22 @@ def run_sequences(
         caches: the caches of all layers of the stack. Those of the group are `GrowingCache`, and
             of recurrent layers `StateCache`.
         offset: the number of tokens in each growing cache of the group.
-        page_format: see `cache_formats.sequence_format`.
+        cache_format: see `cache_formats.sequence_format`.
 
     Raises:
         ValueError: if the tokens do not fit the stored ones.
     """
     states = GroupStates(batch, group, caches)
     own = cast("Sequence[GrowingCache]", attention_caches(group, caches))
-    stored = reserve_arrays(x, batch, group, own, page_format)
+    stored = reserve_arrays(x, batch, group, own, cache_format)
     count, phase = len(stored), batch.phase
-    if own and page_format != DENSE:
+    if own and cache_format != DENSE:
         table = sequence_table(batch, offset, stored[0].shape[2])
         y, *written = native.paged_layers(
             x,
             group.native,
             stored,
-            page_format,
+            cache_format,
             table,
             0,
             phase,
@@ -267,7 +267,7 @@ def run_paged(
     group: LayerGroup,
     caches: Sequence[LayerCache],
     window: int | None,
-    page_format: tuple[int, int],
+    cache_format: tuple[int, int],
 ) -> Float[mx.array, "B L E"]:
     """Compute whole layers, each with a paged cache or with states. See `run_sequences`.
 
@@ -280,7 +280,7 @@ def run_paged(
         caches: the caches of all layers of the stack. Those of the group are `PagedCache`, and of
             recurrent layers `StateCache`.
         window: the window of each cache of the group.
-        page_format: see `cache_formats.page_format`.
+        cache_format: see `cache_formats.page_format`.
 
     Raises:
         ValueError: if pages do not fit the page table or the layers.
@@ -296,14 +296,14 @@ def run_paged(
         x,
         group.native,
         arrays,
-        page_format,
+        cache_format,
         native_page_table(batch),
         window or 0,
         batch.phase,
         states.native(),
     )
     states.commit(written[count:])
-    pages = pages_of_arrays(written[:count], page_format)
+    pages = pages_of_arrays(written[:count], cache_format)
     for cache, keys, values in zip(own, pages[::2], pages[1::2], strict=True):
         cache.commit(keys, values)
     return y

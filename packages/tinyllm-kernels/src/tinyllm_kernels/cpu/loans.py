@@ -92,16 +92,16 @@ class SequenceLoan(StackLoan):
         batch: Batch,
         group: LayerGroup,
         caches: Sequence[GrowingCache],
-        page_format: tuple[int, int],
+        cache_format: tuple[int, int],
     ) -> None:
         """Borrow the arrays of caches, with capacity for the tokens of the batch.
 
         Raises:
             ValueError: if the tokens do not fit the stored ones.
         """
-        arrays = reserve_arrays(x, batch, group, caches, page_format)
+        arrays = reserve_arrays(x, batch, group, caches, cache_format)
         super().__init__(x, group, arrays)
-        self._format = page_format
+        self._format = cache_format
         self._length = caches[0].offset  # the tokens in each cache that was not trimmed
         self._trimmed: dict[int, int] = {}  # the tokens in the other caches, by their index
         self._last = self._length  # the first token of the latest pass
@@ -154,7 +154,7 @@ class PagedLoan(StackLoan):
         batch: Batch,
         group: LayerGroup,
         caches: Sequence[PagedCache],
-        page_format: tuple[int, int],
+        cache_format: tuple[int, int],
     ) -> None:
         """Borrow the pages of caches.
 
@@ -164,7 +164,7 @@ class PagedLoan(StackLoan):
         check_page_table(batch, caches)
         super().__init__(x, group, page_arrays(caches))
         self._size = caches[0].num_pages, caches[0].page_size
-        self._window, self._format = caches[0].window or 0, page_format
+        self._window, self._format = caches[0].window or 0, cache_format
 
     def accepts(self, x: Float[mx.array, "B L E"], batch: Batch) -> bool:
         """See `StackLoan`."""
@@ -196,7 +196,7 @@ def lend_sequences(
     batch: Batch,
     group: LayerGroup,
     caches: Sequence[GrowingCache],
-    page_format: tuple[int, int],
+    cache_format: tuple[int, int],
 ) -> Float[mx.array, "B L E"]:
     """Compute the first pass of a loan of caches of whole sequences.
 
@@ -205,12 +205,12 @@ def lend_sequences(
         batch: the layout of the pass.
         group: the layers, which have attention.
         caches: one cache per layer, with equal offsets.
-        page_format: see `cache_formats.sequence_format`.
+        cache_format: see `cache_formats.sequence_format`.
 
     Raises:
         ValueError: if the tokens do not fit the stored ones. The caches keep their arrays.
     """
-    loan = SequenceLoan(x, batch, group, caches, page_format)
+    loan = SequenceLoan(x, batch, group, caches, cache_format)
     y = loan.run(x, batch, group)
     for index, cache in enumerate(caches):
         cache.lend(loan, index)
@@ -222,7 +222,7 @@ def lend_pages(
     batch: Batch,
     group: LayerGroup,
     caches: Sequence[PagedCache],
-    page_format: tuple[int, int],
+    cache_format: tuple[int, int],
 ) -> Float[mx.array, "B L E"]:
     """Compute the first pass of a loan of paged caches.
 
@@ -231,13 +231,13 @@ def lend_pages(
         batch: the layout of the pass, with a page table.
         group: the layers, which have attention.
         caches: one cache per layer, with equal windows.
-        page_format: see `cache_formats.page_format`.
+        cache_format: see `cache_formats.page_format`.
 
     Raises:
         ValueError: if the pages do not fit the page table or the layers. The caches keep their
             pages.
     """
-    loan = PagedLoan(x, batch, group, caches, page_format)
+    loan = PagedLoan(x, batch, group, caches, cache_format)
     y = loan.run(x, batch, group)
     for index, cache in enumerate(caches):
         cache.lend(loan, index)

@@ -57,14 +57,14 @@ class LayerPath:
             not joined the segment of an attention layer yet.
         offset: for "sequences", the number of tokens in each cache of the segment.
         window: for "paged", the window of each cache of the segment.
-        page_format: for "sequences" and "paged", the format of keys and values: see
+        cache_format: for "sequences" and "paged", the format of keys and values: see
             `cache_formats.sequence_format` and `cache_formats.page_format`.
     """
 
     kind: Literal["sequences", "paged", "halves", "layer", "states"]
     offset: int = 0
     window: int | None = None
-    page_format: tuple[int, int] = DENSE
+    cache_format: tuple[int, int] = DENSE
 
 
 _LOGGER = logging.getLogger("tinyllm_kernels")
@@ -138,10 +138,10 @@ class NativeStack:
             # its callers evaluate the arrays of growing caches after each chunk.
             if paths[0].kind == "sequences" and batch.phase == "decode":
                 growing = cast("Sequence[GrowingCache]", caches)
-                return lend_sequences(x, batch, group, growing, paths[0].page_format)
+                return lend_sequences(x, batch, group, growing, paths[0].cache_format)
             if paths[0].kind == "paged":
                 pages = cast("Sequence[PagedCache]", caches)
-                return lend_pages(x, batch, group, pages, paths[0].page_format)
+                return lend_pages(x, batch, group, pages, paths[0].cache_format)
         first = 0
         for path, count in segments:
             x = self._run(x, batch, path, first, first + count, caches)
@@ -160,10 +160,10 @@ class NativeStack:
         """Compute the layers `first` to `stop`, which all have the path `path`."""
         if path.kind == "sequences":
             for group in self._groups_of(first, stop, batch.phase):
-                x = run_sequences(x, batch, group, caches, path.offset, path.page_format)
+                x = run_sequences(x, batch, group, caches, path.offset, path.cache_format)
         elif path.kind == "paged":
             for group in self._groups_of(first, stop, batch.phase):
-                x = run_paged(x, batch, group, caches, path.window, path.page_format)
+                x = run_paged(x, batch, group, caches, path.window, path.cache_format)
         else:
             for index in range(first, stop):
                 handle, cache = self._handles[index], caches[index]
@@ -243,14 +243,14 @@ def choose_paths(
             paths.append(STATES)
         elif (
             offset is not None
-            and (layout := sequence_format(cache))
+            and (found := sequence_format(cache))
             and cast("GrowingCache", cache).offset == offset
         ):
-            path_of_sequences = LayerPath("sequences", offset=offset, page_format=layout)
-            paths.append(sequences.setdefault(layout, path_of_sequences))
-        elif has_pages and type(cache) is PagedCache and (layout := page_format(cache, dtype)):
-            path_of_pages = LayerPath("paged", window=cache.window, page_format=layout)
-            paths.append(paged.setdefault((cache.window, layout), path_of_pages))
+            path_of_sequences = LayerPath("sequences", offset=offset, cache_format=found)
+            paths.append(sequences.setdefault(found, path_of_sequences))
+        elif has_pages and type(cache) is PagedCache and (found := page_format(cache, dtype)):
+            path_of_pages = LayerPath("paged", window=cache.window, cache_format=found)
+            paths.append(paged.setdefault((cache.window, found), path_of_pages))
         else:
             paths.append(HALVES)
     return _with_states(paths)

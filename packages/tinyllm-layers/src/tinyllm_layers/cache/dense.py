@@ -1,4 +1,4 @@
-"""A dense cache, and what it shares with a quantized one: arrays that grow in steps."""
+"""Caches in arrays that grow in steps: their base class, and the dense cache."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class GrowingCache(KVCache):
             buffer.commit(array, count)
 
     def lend(self, loan: TokenLoan, index: int) -> None:
-        """Leave the arrays to a stack, which got them by `reserve`, until they are needed here.
+        """Leave the arrays of `reserve` to a stack, until this cache needs them.
 
         See `tinyllm_layers.cache.loan`.
 

@@ -83,6 +83,13 @@ class QuantizedCache(GrowingCache):
                 group size.
         """
         *lead, dim = new_shape
+        stored = self._shape
+        if stored is not None:
+            expected = (*stored[:2], new_shape[2], stored[3])
+            if tuple(new_shape) != expected:
+                raise ValueError(f"k: expected shape {expected}, got {tuple(new_shape)}")
+            if dtype != self._dtype:
+                raise ValueError(f"k: expected dtype {self._dtype}, got {dtype}")
         if dim % self.group_size:
             raise ValueError(f"k: expected a head dim in groups of {self.group_size}, got {dim}")
         codes = ((*lead, dim * self.bits // 32), mx.uint32)
