@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tinyllm_layers.cache.recurrent import PROMPT_TAIL
+from tinyllm_layers.cache.snapshots import PROMPT_TAIL
 from tinyllm_ops import NO_STATE
 
 from tinyllm_engine.config import EngineSettings
