@@ -14,6 +14,7 @@ from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.partition.groups import ParallelGroups
+from tinyllm_qwen.partition.local_ranks import local_ranks
 from tinyllm_qwen.partition.split import HEADS, Split
 from tinyllm_qwen.text.tokenizer import Tokenizer
 
@@ -84,6 +85,7 @@ def load(
         )
     else:
         ranks = RankCommunicator(group)
+        local = local_ranks(ranks)
         weights, partitions = load_part(
             folder,
             config,
@@ -93,6 +95,8 @@ def load(
             dtype=dtype,
             progress=progress,
             prepared_bytes=prepared_bytes,
+            neighbors=[rank for rank in local.ranks if rank != ranks.rank],
+            free=local.free,
         )
         groups = ParallelGroups.of(ranks, partitions)
     if isinstance(ops, Backend):

@@ -51,6 +51,18 @@ def test_a_rank_needs_memory_for_its_part_alone(
         load_part(folder, config, 1, 2)
 
 
+def test_ranks_on_one_machine_need_memory_for_all_their_parts(folder: Path) -> None:
+    config, size = QwenConfig.from_folder(folder), 0
+    for rank in range(2):
+        weights, _ = load_part(folder, config, rank, 2)
+        size += sum(weight.nbytes for weight in weights.values())
+    load_part(folder, config, 1, 2, neighbors=[0], free=size)
+    message = "the weights of the 2 ranks on this machine take"
+    with pytest.raises(MemoryShortageError, match=message) as caught:
+        load_part(folder, config, 1, 2, neighbors=[0], free=size - 1)
+    assert caught.value.needed == size
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_weights_take_what_the_backend_stores(
     folder: Path, ranks: int, monkeypatch: pytest.MonkeyPatch

@@ -265,7 +265,7 @@ def test_other_files_of_the_same_name_on_another_machine_are_read(
 ) -> None:
     (folder,) = copies(tmp_path, 1)
     machines = iter(["one", "another"])
-    monkeypatch.setattr(weight_files, "_machine", lambda: next(machines))
+    monkeypatch.setattr(weight_files, "machine_name", lambda: next(machines))
     assert compared([folder, folder]) == ([], [100_000, 100_000])
 
 

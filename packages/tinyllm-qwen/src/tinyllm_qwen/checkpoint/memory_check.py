@@ -1,7 +1,7 @@
 """The check that weights fit into memory, before they are read."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import mlx.core as mx
@@ -18,9 +18,10 @@ def check_memory(
     folder: Path,
     stored: Mapping[str, StoredTensor],
     dtype: mx.Dtype,
-    slices: Mapping[str, Slices] | None = None,
+    parts: Sequence[Mapping[str, Slices]] | None = None,
     *,
     prepared_bytes: Callable[[dict[str, mx.array]], int],
+    free: int | None = None,
 ) -> None:
     """Check that the CPU has the memory for some weights, as loaded and as prepared.
 
@@ -31,30 +32,39 @@ def check_memory(
         folder: the checkpoint, for the message.
         stored: the tensors of the files.
         dtype: the dtype of every floating tensor in memory.
-        slices: the parts that are read; None for whole tensors.
+        parts: the slices that each process of this machine reads; None for one that reads all.
         prepared_bytes: returns the bytes that the backend needs for arrays of these shapes and
             dtypes, by name. The arrays have no data.
+        free: the free bytes; None to find them.
 
     Raises:
         MemoryShortageError: if less memory is free.
     """
     if mx.default_device().type == mx.gpu:
         return
-    if slices is None:
-        shapes = {name: tensor.shape for name, tensor in stored.items()}
+    if parts is None:
+        all_shapes = [{name: tensor.shape for name, tensor in stored.items()}]
     else:
-        shapes = {name: tuple(map(len, part)) for name, part in slices.items()}
-    dtypes = {name: loaded_dtype(stored[name], dtype) for name in shapes}
-    needed = sum(math.prod(shape) * dtypes[name].size for name, shape in shapes.items())
-    free = free_memory()
+        all_shapes = [
+            {name: tuple(map(len, each)) for name, each in part.items()} for part in parts
+        ]
+    dtypes = {name: loaded_dtype(tensor, dtype) for name, tensor in stored.items()}
+    needed = sum(
+        math.prod(shape) * dtypes[name].size
+        for shapes in all_shapes
+        for name, shape in shapes.items()
+    )
+    free = free_memory() if free is None else free
     if needed <= free:  # larger shapes may be too large for arrays
         # MLX allocates an array when it is evaluated, and these never are.
-        needed = prepared_bytes(
-            {name: mx.zeros(shape, dtypes[name]) for name, shape in shapes.items()}
+        needed = sum(
+            prepared_bytes({name: mx.zeros(shape, dtypes[name]) for name, shape in shapes.items()})
+            for shapes in all_shapes
         )
     if needed > free:
+        whose = "" if len(all_shapes) == 1 else f" of the {len(all_shapes)} ranks on this machine"
         raise MemoryShortageError(
-            f"{folder}: the weights take {format_bytes(needed)} of memory, "
+            f"{folder}: the weights{whose} take {format_bytes(needed)} of memory, "
             f"{format_bytes(free)} are free: end other programs, convert the model to fewer bits "
             "(convert --bits 4), or take a smaller one",
             needed=needed,

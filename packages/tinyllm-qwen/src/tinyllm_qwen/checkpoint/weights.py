@@ -1,6 +1,6 @@
 """The loader of weights, which checks, casts and reads the tensors of a checkpoint."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import mlx.core as mx
@@ -69,6 +69,8 @@ def load_part(
     dtype: mx.Dtype | None = None,
     progress: Progress | None = None,
     prepared_bytes: Callable[[Weight], int] = bytes_as_loaded,
+    neighbors: Sequence[int] = (),
+    free: int | None = None,
 ) -> tuple[Weights, list[Partition]]:
     """Load the slices of the tensors that one of several ranks needs, without reading the rest.
 
@@ -81,6 +83,8 @@ def load_part(
         dtype: the dtype, as for `load_weights`.
         progress: a callback with the number of bytes read so far, and of all bytes of this rank.
         prepared_bytes: the size of a weight, as for `load_weights`.
+        neighbors: the other ranks on this machine, whose weights must fit into its memory too.
+        free: the free bytes of the machine before any rank reads weights; None to find them.
 
     Returns:
         The weights of this rank, and the partitions of all ranks.
@@ -96,14 +100,19 @@ def load_part(
         else Partition.of(config, formats, each, size)
         for each in range(size)
     ]
-    partition = partitions[rank]
-    parts = {name: partition.slices(name, tensor.shape, config) for name, tensor in stored.items()}
-    wanted = {name: part for name, part in parts.items() if part is not None}
+    wanted, *others = (
+        {
+            name: part
+            for name, tensor in stored.items()
+            if (part := partitions[each].slices(name, tensor.shape, config)) is not None
+        }
+        for each in (rank, *neighbors)
+    )
     dtype = dtype or _common_dtype(stored)
-    own = {path: packed for path, packed in formats.items() if f"{path}.weight" in wanted}
-    check_memory(folder, stored, dtype, wanted, prepared_bytes=_size(own, prepared_bytes))
+    size_of = _size(formats, prepared_bytes)
+    check_memory(folder, stored, dtype, [wanted, *others], prepared_bytes=size_of, free=free)
     arrays = read_slices(stored, wanted, dtype, progress)
-    return _model_weights(arrays, own, config), partitions
+    return _model_weights(arrays, _formats_of(arrays, formats), config), partitions
 
 
 def _find(
@@ -159,7 +168,16 @@ def _size(
 
     Joint projections count as one matrix, since separating them evaluates the arrays.
     """
-    return lambda arrays: sum(map(prepared_bytes, _pack(arrays, formats).values()))
+    return lambda arrays: sum(
+        map(prepared_bytes, _pack(arrays, _formats_of(arrays, formats)).values())
+    )
+
+
+def _formats_of(
+    arrays: Mapping[str, mx.array], formats: Mapping[str, PackedFormat]
+) -> dict[str, PackedFormat]:
+    """Return the formats of those packed matrices that some arrays contain."""
+    return {path: packed for path, packed in formats.items() if f"{path}.weight" in arrays}
 
 
 def _model_weights(

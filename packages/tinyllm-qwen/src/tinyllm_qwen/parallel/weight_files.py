@@ -1,8 +1,6 @@
 """The check that the weight files of all ranks have the same bytes."""
 
-import socket
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -10,19 +8,17 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from threading import Event
-from typing import cast
 
-import mlx.core as mx
 from tinyllm_layers import Communicator
 
 from tinyllm_qwen.checkpoint.shards import find_shards
 from tinyllm_qwen.checkpoint.tensor_reader import Progress
 from tinyllm_qwen.parallel.rendezvous import agree
+from tinyllm_qwen.partition.local_ranks import exchanged, machine_name
 from tinyllm_qwen.regular_file import unreadable
 
 _DIGEST_BYTES = 16
 _CHUNK_BYTES = 1 << 23
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @contextmanager
@@ -40,7 +36,7 @@ def comparison(ranks: Communicator, folder: Path) -> Iterator["WeightComparison"
         CheckpointError: if the folder has no weights.
     """
     files = find_shards(folder)
-    identities = _exchanged(ranks, _identity(files))
+    identities = exchanged(ranks, _identity(files))
     # Ranks with the same identity read the same files. The first rank of each identity reads them.
     readers = [identities.index(identity) for identity in identities]
     work = WeightComparison(ranks, files, readers)
@@ -97,7 +93,7 @@ class WeightComparison:
                 progress(self.bytes_read, total)
                 time.sleep(0.05)  # report progress 20 times a second
             digests = self.digests.result()
-        found = _exchanged(self.ranks, b"".join(digests))
+        found = exchanged(self.ranks, b"".join(digests))
         for rank, reader in enumerate(self.readers):
             for at, name in enumerate(names):
                 span = slice(at * _DIGEST_BYTES, (at + 1) * _DIGEST_BYTES)
@@ -134,7 +130,7 @@ def _identity(files: Sequence[Path]) -> bytes:
 
     The bytes of the files are not read.
     """
-    digest = blake2b(_machine().encode(), digest_size=_DIGEST_BYTES)
+    digest = blake2b(machine_name().encode(), digest_size=_DIGEST_BYTES)
     for path in files:
         try:
             status = path.stat()
@@ -143,17 +139,3 @@ def _identity(files: Sequence[Path]) -> bytes:
         identity = (path.name, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         digest.update(repr(identity).encode())
     return digest.digest()
-
-
-def _machine() -> str:
-    """Return a text unique to this machine: the boot id of Linux, or name and network address."""
-    try:
-        return _BOOT_ID.read_text()
-    except OSError:  # not Linux
-        return f"{socket.gethostname()} {uuid.getnode()}"
-
-
-def _exchanged(ranks: Communicator, data: bytes) -> list[bytes]:
-    """Return the data of all ranks, in the order of ranks. All data must have the same length."""
-    rows = ranks.all_gather(mx.array(list(data), dtype=mx.int32))
-    return [bytes(cast(list[int], row.tolist())) for row in rows]

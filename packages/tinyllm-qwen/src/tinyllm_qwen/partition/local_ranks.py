@@ -1,0 +1,52 @@
+"""The ranks that run on one machine and share its memory."""
+
+import socket
+import uuid
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import cast
+
+import mlx.core as mx
+from tinyllm_layers import Communicator
+
+from tinyllm_qwen.free_memory import free_memory
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_NUMBER_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRanks:
+    """The ranks on the machine of this process.
+
+    Attributes:
+        ranks: their numbers, ascending, with the number of this process.
+        free: the least number of free bytes that one of them found, before any of them goes on.
+    """
+
+    ranks: tuple[int, ...]
+    free: int
+
+
+def local_ranks(ranks: Communicator) -> LocalRanks:
+    """Find the ranks on this machine. All ranks must call this function at the same time."""
+    machine = blake2b(machine_name().encode(), digest_size=_NUMBER_BYTES).digest()
+    found = exchanged(ranks, machine + max(0, free_memory()).to_bytes(_NUMBER_BYTES))
+    own = {rank: data for rank, data in enumerate(found) if data.startswith(machine)}
+    free = min(int.from_bytes(data[_NUMBER_BYTES:]) for data in own.values())
+    return LocalRanks(tuple(own), free)
+
+
+def machine_name() -> str:
+    """Return a text unique to this machine: the boot id of Linux, or name and network address."""
+    try:
+        return _BOOT_ID.read_text()
+    except OSError:  # not Linux
+        return f"{socket.gethostname()} {uuid.getnode()}"
+
+
+def exchanged(ranks: Communicator, data: bytes) -> list[bytes]:
+    """Return the data of all ranks, in the order of ranks. All data must have the same length."""
+    rows = ranks.all_gather(mx.array(list(data), dtype=mx.int32))
+    return [bytes(cast(list[int], row.tolist())) for row in rows]
