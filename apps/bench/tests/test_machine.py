@@ -25,6 +25,8 @@ from tinyllm_bench.shapes import published_config
 from tinyllm_kernels import available
 from tinyllm_qwen import QwenConfig
 
+PRESENT = {backend.name for backend in available() if backend.present}
+
 
 def test_cpuinfo_of_the_first_core_is_read() -> None:
     core = "processor\t: {}\nmodel name\t: A CPU @ 2: fast\nflags\t\t: fpu avx2 amx_tile\n"
@@ -112,6 +114,18 @@ def test_the_batched_caches_of_all_layers_count() -> None:
     assert needed_memory(settings, config, weight_format) > caches
 
 
+@pytest.mark.skipif("cpu" not in PRESENT, reason="needs the native kernels")
+def test_codes_that_a_backend_widens_count() -> None:
+    config = QwenConfig.from_hf(published_config("qwen3-4b"))
+
+    def needed(bits: int, ops: str) -> int:
+        weight_format = WeightFormat.choose(bits, 64, "affine", "bfloat16", prefers_16_bits=True)
+        return needed_memory(Settings(ops=[ops]), config, weight_format)
+
+    assert needed(6, "cpu") == pytest.approx(needed(8, "cpu"), rel=1e-3)
+    assert needed(6, "mlx") < 0.8 * needed(6, "cpu")
+
+
 def test_copies_of_the_weights_count() -> None:
     config = QwenConfig.from_hf(published_config("qwen3-4b"))
     weight_format = WeightFormat.choose(4, 64, "affine", "auto", prefers_16_bits=False)
@@ -124,6 +138,6 @@ def test_copies_of_the_weights_count() -> None:
     assert copies("mlx") == 1
     assert copies("mlx", peers=("mlx-lm",)) == 2
     assert copies("mlx", peers=("mlx-lm", "openvino")) == 3
-    if any(backend.name == "cpu-int8" and backend.present for backend in available()):
+    if "cpu-int8" in PRESENT:
         assert copies("cpu", "cpu-int8") == 1  # of one layout
         assert copies("mlx", "cpu") == 2

@@ -5,10 +5,12 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 
 import mlx.core as mx
+import numpy as np
 from tinyllm_cli.messages import UsageError
 from tinyllm_kernels.arithmetic import DTYPES
 from tinyllm_kernels.backend import on_gpu
-from tinyllm_ops import QuantizedTensor, Weight
+from tinyllm_layers import Backend
+from tinyllm_ops import OpSet, QuantizedTensor, Weight
 from tinyllm_ops.quantization.tensor import AFFINE
 from tinyllm_qwen import QwenConfig
 from tinyllm_qwen.checkpoint.hub import resolve
@@ -18,7 +20,7 @@ from tinyllm_qwen.config.json_object import read_json_object
 
 from tinyllm_bench.cost import weight_bytes
 from tinyllm_bench.machine import available_memory, check_memory
-from tinyllm_bench.models.random_weights import random_weights
+from tinyllm_bench.models.random_weights import random_tensor, random_weights
 from tinyllm_bench.models.weight_format import WeightFormat
 from tinyllm_bench.opsets import choose_opsets, has_own_layout
 from tinyllm_bench.settings import Settings
@@ -122,19 +124,28 @@ def _check(settings: Settings, name: str, config: QwenConfig, weight_format: Wei
     check_memory(f"{name} at {weight_format.bits} bits", needed, available_memory(gpu=on_gpu()))
 
 
+def _growth(ops: OpSet, weight_format: WeightFormat) -> float:
+    """Return the size of a matrix in the layout of an OpSet, divided by its size as made."""
+    if not isinstance(ops, Backend):
+        return 1.0
+    matrix = random_tensor((32, 512), weight_format, np.random.default_rng(0))
+    return ops.prepared_bytes(matrix) / matrix.nbytes
+
+
 def needed_memory(settings: Settings, config: QwenConfig, weight_format: WeightFormat) -> int:
     """Return the estimated peak memory of a run in bytes, plus 10 percent."""
     shapes = expected_shapes(config)
-    weights = sum(
+    made = sum(
         weight_format.nbytes(shape)
         if is_matrix(name, shape)
         else math.prod(shape) * weight_format.dtype.size
         for name, shape in shapes.items()
     )
     opsets = choose_opsets(settings.ops)
-    layouts = {has_own_layout(ops) for ops in opsets}  # weights as stored, otherwise, or both
+    # Weights as stored, in another layout, or both.
+    layouts = {has_own_layout(ops): _growth(ops, weight_format) for ops in opsets}
     copies = {"mlx-lm", "openvino"}.intersection(settings.chosen_peers)
-    weights *= len(layouts) + len(copies)
+    weights = made * (sum(layouts.values()) + len(copies))
     scratch = 0
     if weight_format.is_quantized and (not settings.ops or "reference" in settings.ops):
         largest = max(shape[-1] * shape[-2] for shape in shapes.values() if len(shape) > 1)
