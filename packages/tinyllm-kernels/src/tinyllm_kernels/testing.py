@@ -157,10 +157,10 @@ def stored(cache: LayerCache) -> list[mx.array]:
 
 
 def make_batches(kind: str) -> list[Batch]:
-    """Make the batches of five passes over two sequences.
+    """Make the batches of five or six passes over two sequences.
 
-    The passes are a prompt, a chunk of one token, a decode step, a longer chunk, and a decode step.
-    In the last pass over pages, two tokens of one sequence are decoded at once.
+    The passes are a prompt, a chunk of one token, a decode step, a longer chunk, a decode step, and
+    a decode step of several tokens, as with draft tokens. Over pages, the last two are one pass.
 
     Args:
         kind: the kind of the caches; see `make_caches`.
@@ -172,6 +172,7 @@ def make_batches(kind: str) -> list[Batch]:
             Batch.at(6, 2, 1),
             Batch.at(7, 2, 3),
             Batch.at(10, 2, 1),
+            Batch.at(11, 2, 3, "decode"),
         ]
     first, second = (7, 2, 9), (4, 0, 11)
     return [
