@@ -18,7 +18,7 @@ from tinyllm_layers import (
     RotatingCache,
 )
 from tinyllm_layers.attention import attention_cache
-from tinyllm_layers.cache.dense import CAPACITY_STEP
+from tinyllm_layers.cache.dense import CAPACITY_STEP, TokenBuffer
 from tinyllm_ops import REFERENCE, OpSet, PageTable, QuantizedTensor, quantize
 from tinyllm_ops.testing import assert_close, exact, normal
 
@@ -311,6 +311,33 @@ def test_reserved_codes_are_stored_by_commit() -> None:
         cache.commit(updated, stop - first)
     other.update(k, v)
     assert state(cache) == state(other)
+
+
+@pytest.mark.parametrize("committed", range(6))
+def test_an_interrupt_within_a_commit_loses_no_token(
+    random_qkv: RandomQKV, monkeypatch: pytest.MonkeyPatch, committed: int
+) -> None:
+    cache, twin = QuantizedCache(8, 32), QuantizedCache(8, 32)
+    qkv = random_qkv((1, 4, 2, 9, D))
+    for each in (cache, twin):
+        run(each, qkv, [0, 5])
+    commit, left = TokenBuffer.commit, committed
+
+    def interrupted(buffer: TokenBuffer, array: mx.array, count: int) -> None:
+        nonlocal left
+        if not left:
+            raise KeyboardInterrupt
+        left -= 1
+        commit(buffer, array, count)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TokenBuffer, "commit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(cache, qkv, [5, 7])
+    assert cache.offset == 5
+    cache.trim(5)
+    assert mx.array_equal(run(cache, qkv, [5, 9])[0], run(twin, qkv, [5, 9])[0])
+    assert state(cache) == state(twin)
 
 
 def test_arrays_that_are_reserved_but_not_stored_change_nothing() -> None:

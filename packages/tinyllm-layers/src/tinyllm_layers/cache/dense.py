@@ -68,8 +68,13 @@ class GrowingCache(KVCache):
         """
 
     def commit(self, arrays: Sequence[Shaped[mx.array, "*lead capacity _"]], count: int) -> None:
-        """Replace the arrays by updated arrays, which hold `count` more tokens."""
-        for buffer, array in zip(self._take_back(), arrays, strict=True):
+        """Replace the arrays by updated arrays, which hold `count` more tokens.
+
+        `offset` is the length of the first buffer, which comes last: if Ctrl-C comes in between,
+        no buffer is shorter than `offset`, and all can be trimmed to it.
+        """
+        pairs = list(zip(self._take_back(), arrays, strict=True))
+        for buffer, array in reversed(pairs):
             buffer.commit(array, count)
 
     def lend(self, loan: TokenLoan, index: int) -> None:
