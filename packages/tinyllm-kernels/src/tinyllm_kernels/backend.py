@@ -93,14 +93,14 @@ def on_gpu() -> bool:
 def _load_cpu() -> OpSet:
     load_extension()
     # Import here: the module imports the extension, which may be absent.
-    from tinyllm_kernels.cpu.stack import CPU
+    from tinyllm_kernels.cpu.layers.stack import CPU
 
     return CPU
 
 
 def _load_cpu_int8() -> OpSet:
     describe_int8_products()
-    from tinyllm_kernels.cpu.stack import CPU_INT8
+    from tinyllm_kernels.cpu.layers.stack import CPU_INT8
 
     return CPU_INT8
 

@@ -70,7 +70,7 @@ def test_nan_and_inf_stay_in_their_row(ops: Backend) -> None:
 
 
 def test_whole_layers_have_a_shared_expert_of_a_known_class(ops: Backend) -> None:
-    from tinyllm_kernels.cpu.handles import layer_handle  # absent without the extension
+    from tinyllm_kernels.cpu.layers.handles import layer_handle  # absent without the extension
 
     (layer,) = make_layers(LayerShape("qwen3_moe", shared=32), 1, mx.float32, ops)
     handle = layer_handle(layer)

@@ -3,7 +3,7 @@
 A native stack saves the time of making Python and MLX objects of every cache for every token. The
 first pass of a loan takes the arrays (`lend` of a cache). A cache takes them back (`_take_back`)
 when they are read or changed. docs/kernels/stack.md describes the native side and measures loans.
-The stack with loans is `tinyllm_kernels.cpu.loans`.
+The stack with loans is `tinyllm_kernels.cpu.layers.loans`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from tinyllm_ops import OpSet, Weight
 
 from tinyllm_kernels import _cpu as native
 from tinyllm_kernels.cpu.arguments import native_weight
-from tinyllm_kernels.cpu.mixer_handles import is_native_mixer, mixer_handle, mixer_weights
+from tinyllm_kernels.cpu.layers.mixer_handles import is_native_mixer, mixer_handle, mixer_weights
 from tinyllm_kernels.cpu.opset import CPU_INT8_OPS, CPU_OPS
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from tinyllm_layers.cache.dense import GrowingCache
 from tinyllm_ops import Weight
 
 from tinyllm_kernels import _cpu as native
-from tinyllm_kernels.cpu.cache_formats import DENSE
-from tinyllm_kernels.cpu.layer_groups import (
+from tinyllm_kernels.cpu.layers.cache_formats import DENSE
+from tinyllm_kernels.cpu.layers.layer_groups import (
     LayerGroup,
     check_page_table,
     first_position,

@@ -17,8 +17,8 @@ from tinyllm_ops import PageTable, Phase, QuantizedTensor, StateTable, Weight
 
 from tinyllm_kernels import _cpu as native
 from tinyllm_kernels.cpu.arguments import page_table_arrays
-from tinyllm_kernels.cpu.cache_formats import DENSE
-from tinyllm_kernels.cpu.handles import LayerHandle
+from tinyllm_kernels.cpu.layers.cache_formats import DENSE
+from tinyllm_kernels.cpu.layers.handles import LayerHandle
 from tinyllm_kernels.cpu.recurrent import state_table_arrays
 from tinyllm_kernels.rope_arguments import position_rows
 

@@ -29,9 +29,9 @@ from tinyllm_ops import Fusion, Phase
 from tinyllm_ops.checks import require_shape
 
 from tinyllm_kernels import _cpu as native
-from tinyllm_kernels.cpu.cache_formats import DENSE, page_format, sequence_format
-from tinyllm_kernels.cpu.handles import NATIVE_OPS, InputSpec, layer_handle
-from tinyllm_kernels.cpu.layer_groups import (
+from tinyllm_kernels.cpu.layers.cache_formats import DENSE, page_format, sequence_format
+from tinyllm_kernels.cpu.layers.handles import NATIVE_OPS, InputSpec, layer_handle
+from tinyllm_kernels.cpu.layers.layer_groups import (
     LayerGroup,
     first_position,
     has_page_table,
@@ -40,7 +40,7 @@ from tinyllm_kernels.cpu.layer_groups import (
     run_paged,
     run_sequences,
 )
-from tinyllm_kernels.cpu.loans import StackLoan, lend_pages, lend_sequences
+from tinyllm_kernels.cpu.layers.loans import StackLoan, lend_pages, lend_sequences
 from tinyllm_kernels.cpu.opset import CPU_INT8_OPS, CPU_OPS
 
 

@@ -1,0 +1,1 @@
+"""The native stack: decoder layers in the extension, several in one primitive of MLX."""
