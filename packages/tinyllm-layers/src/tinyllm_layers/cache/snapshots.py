@@ -36,7 +36,7 @@ class Snapshots:
     prompt_lengths: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class SnapshotPlan:
     """The snapshots of a pass.
 
@@ -76,9 +76,23 @@ def plan_pass(kept: Snapshots, length: int, phase: Phase) -> SnapshotPlan:
     )
 
 
+@lru_cache(maxsize=64)
 def state_table(plan: SnapshotPlan, rows: int, num_slots: int) -> StateTable:
-    """Make the table of a pass: snapshot i has the slots from i * rows on."""
-    return _state_table(plan.length, plan.load, plan.save, rows, num_slots)
+    """Make the table of a pass: snapshot i has the slots from i * rows on.
+
+    Decode steps repeat a few plans, so that their tables and the arrays of these are made once.
+    """
+    return StateTable.of(
+        [
+            (
+                NO_STATE if plan.load is None else plan.load * rows + row,
+                plan.length,
+                {n: number * rows + row for n, number in plan.save},
+            )
+            for row in range(rows)
+        ],
+        num_slots=num_slots,
+    )
 
 
 @lru_cache(maxsize=16)
@@ -120,24 +134,6 @@ def _lengths_to_save(start: int, length: int, phase: Phase) -> list[int]:
         return list(range(start + 1, end + 1))
     before_tail = (end - PROMPT_TAIL) // SNAPSHOT_ALIGNMENT * SNAPSHOT_ALIGNMENT
     return [before_tail, end] if before_tail > start else [end]
-
-
-@lru_cache(maxsize=64)
-def _state_table(
-    length: int, load: int | None, save: tuple[tuple[int, int], ...], rows: int, num_slots: int
-) -> StateTable:
-    """Make the table of a pass. Decode steps repeat a few of them, with their arrays."""
-    return StateTable.of(
-        [
-            (
-                NO_STATE if load is None else load * rows + row,
-                length,
-                {n: number * rows + row for n, number in save},
-            )
-            for row in range(rows)
-        ],
-        num_slots=num_slots,
-    )
 
 
 def _length(table: StateTable) -> int:
