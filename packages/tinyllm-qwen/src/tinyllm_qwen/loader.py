@@ -45,6 +45,7 @@ def load(
         progress: a callback with the number of bytes of weights read so far, and of all bytes.
         group: the processes that share the model, from `mx.distributed.init`. Each process loads
             its part of the model and computes with the other processes: see `RankCommunicator`.
+            All of them must call this function at the same time.
         split: the division of the model between the processes. By heads, each process has a part of
             every layer. By layers, each process has some of the layers.
         draft_head: True to load the draft head of Qwen3-Next or Qwen3.5, for speculation; see
