@@ -5,6 +5,7 @@ tools/parity.py computes the errors, also for docs/parity-tables.md. This file h
 
 import parity
 import pytest
+from parity_models import FAMILIES, FORMATS, Format
 
 # Bounds on the errors, relative to the largest logit. In 16 bits, activations are rounded about ten
 # times per layer, to 11 or 8 bits. Weights are rounded in the same way on both sides.
@@ -13,8 +14,8 @@ LOGITS = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 5e-2}
 
 CASES = [
     (family, form)
-    for family in parity.FAMILIES
-    for form in parity.FORMATS
+    for family in FAMILIES
+    for form in FORMATS
     # All formats for qwen3, two for each other family. docs/parity-tables.md has all pairs.
     if family == "qwen3" or str(form) in ("not packed", "4-bit, group 64")
 ]
@@ -22,7 +23,7 @@ CASES = [
 
 @pytest.mark.parametrize(("family", "form"), CASES, ids=str)
 def test_logits_and_greedy_tokens_are_those_of_mlx_lm(
-    family: str, form: parity.Format, monkeypatch: pytest.MonkeyPatch
+    family: str, form: Format, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # mlx-lm takes 0.1 s per token, so one model runs all steps. docs/parity-tables.md has all steps
     # of all models, and tests of tinyllm-qwen compare 64 steps with those of transformers.

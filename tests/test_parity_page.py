@@ -5,6 +5,7 @@ from pathlib import Path
 
 import parity
 import pytest
+from parity_models import FAMILIES, FORMATS
 from tinyllm_ops.testing import TOLERANCE
 
 ROOT = Path(__file__).parents[1]
@@ -25,7 +26,7 @@ def test_the_tables_are_read_as_they_are_written() -> None:
 
 
 def test_the_tables_have_every_family_and_format() -> None:
-    models = {f"{family}, {form}" for family in parity.FAMILIES for form in parity.FORMATS}
+    models = {f"{family}, {form}" for family in FAMILIES for form in FORMATS}
     assert {row.model for row in ROWS if row.oracle == "mlx-lm"} == models
     golden = {folder.name for folder in parity.GOLDENS.iterdir()}
     assert {row.model for row in ROWS if row.oracle == "transformers"} == golden

@@ -1,8 +1,5 @@
 """config.json becomes a QwenConfig, or an error that names the field."""
 
-import json
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -375,34 +372,6 @@ def test_quantization_has_a_default_and_overrides_by_path(key: str) -> None:
     assert quantization.format_of("layers.0.mlp.down_proj") is None
     assert quantization.format_of("layers.1.mlp.down_proj") == PackedFormat(group_size=64, bits=4)
     assert quantization.format_of("lm_head") == PackedFormat(group_size=64, bits=4)
-
-
-def test_from_folder_reads_the_file(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(QWEN3))
-    assert QwenConfig.from_folder(tmp_path) == QwenConfig.from_hf(dict(QWEN3))
-
-
-def test_a_folder_without_config_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"config\.json is missing: is .* a checkpoint"):
-        QwenConfig.from_folder(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (b"", "not valid JSON"),
-        (b"[1]", "expected a JSON object, got list"),
-        (b'{"a": 1, "a": 2}', "'a' occurs twice"),
-        (b"\xff\xfe{}", "not valid JSON"),
-        (b'{"a":' * 100_000, "nested too deeply"),
-    ],
-)
-def test_a_config_that_is_not_a_json_object_is_refused(
-    tmp_path: Path, text: bytes, message: str
-) -> None:
-    (tmp_path / "config.json").write_bytes(text)
-    with pytest.raises(CheckpointError, match=message):
-        QwenConfig.from_folder(tmp_path)
 
 
 @given(

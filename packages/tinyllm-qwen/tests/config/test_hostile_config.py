@@ -1,4 +1,4 @@
-"""Hostile config files: the error names the invalid field, in bounded time."""
+"""Files of configs, hostile ones too: the error names the invalid field, in bounded time."""
 
 import json
 import math
@@ -103,3 +103,31 @@ def test_nonsense_for_sampling_is_named(tmp_path: Path, name: str, value: bytes)
     write(tmp_path, name, value, "generation_config.json")
     with pytest.raises(CheckpointError, match=rf"generation_config\.json: {name}: expected"):
         GenerationConfig.from_folder(tmp_path)
+
+
+def test_from_folder_reads_the_file(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    assert QwenConfig.from_folder(tmp_path) == QwenConfig.from_hf(dict(CONFIG))
+
+
+def test_a_folder_without_config_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"config\.json is missing: is .* a checkpoint"):
+        QwenConfig.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "not valid JSON"),
+        (b"[1]", "expected a JSON object, got list"),
+        (b'{"a": 1, "a": 2}', "'a' occurs twice"),
+        (b"\xff\xfe{}", "not valid JSON"),
+        (b'{"a":' * 100_000, "nested too deeply"),
+    ],
+)
+def test_a_config_that_is_not_a_json_object_is_refused(
+    tmp_path: Path, text: bytes, message: str
+) -> None:
+    (tmp_path / "config.json").write_bytes(text)
+    with pytest.raises(CheckpointError, match=message):
+        QwenConfig.from_folder(tmp_path)
