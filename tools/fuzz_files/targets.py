@@ -156,6 +156,8 @@ def _prefixes(folder: Path) -> None:
     assert pages.available == 4
     assert snapshots.held == 0
     assert snapshots.count <= min(loaded, 2)
+    if not loaded:
+        raise CheckpointError("the log has the reason")
 
 
 def _transcript(folder: Path) -> None:

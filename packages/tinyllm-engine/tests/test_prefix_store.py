@@ -3,12 +3,12 @@
 import asyncio
 import logging
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -18,6 +18,7 @@ from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_engine.kv.prefix_store import model_fingerprint
 from tinyllm_ops import QuantizedTensor
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer, load
+from tinyllm_qwen.checkpoint.safetensors_writer import SafetensorsWriter
 
 Model = tuple[Qwen, Tokenizer]
 Generated = Callable[[Sequence[int], int, SamplingParams], list[int]]
@@ -173,7 +174,6 @@ def test_a_failed_write_is_logged_and_leaves_the_old_file(
     prompts: list[list[int]],
     path: Path,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = Engine(*pico, replace(SETTINGS, prefix_path=path))
     assert engine.save_prefixes() == 0  # no page is cached yet
@@ -181,21 +181,40 @@ def test_a_failed_write_is_logged_and_leaves_the_old_file(
     ask(engine, prompts[:2])
     saved = engine.save_prefixes()
     old = path.read_bytes()
-
-    def write_half(file: str, *_: object) -> None:
-        """Write an incomplete file without an error, as on a full disk."""
-        Path(file).write_bytes(old[: len(old) // 2])
-
-    with monkeypatch.context() as full:
-        full.setattr(mx, "save_safetensors", write_half)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(old) // 2, limits[1]))  # as a full disk
+    try:
         assert engine.save_prefixes() == 0
-    assert "is it full?" in caplog.text
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert f"{path}: prefixes were not saved: [Errno 27] File too large" in caplog.text
     assert engine.save_prefixes(path / "below a file") == 0
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     assert path.read_bytes() == old
     assert Engine(*pico, replace(SETTINGS, prefix_path=path)).stats.pages_cached == saved
     with pytest.raises(ValueError, match="prefix_path"):
         Engine(*pico).save_prefixes()
+
+
+def test_saving_and_loading_need_memory_for_one_array_at_a_time(
+    pico: Model, prompts: list[list[int]], path: Path
+) -> None:
+    settings = replace(SETTINGS, prefix_path=path, memory_bytes=3 << 20)
+    first = Engine(*pico, settings)
+    ask(first, prompts)
+    second = Engine(*pico, settings)
+
+    def peak(action: Callable[[], int]) -> int:
+        """Return the most bytes that MLX held at once, beyond those before."""
+        before = mx.get_active_memory()
+        mx.reset_peak_memory()
+        assert action() > 10
+        return mx.get_peak_memory() - before
+
+    array = max(each.nbytes for cache in first._runner._caches for each in cache.arrays)
+    assert peak(first.save_prefixes) < 2 * array
+    assert path.stat().st_size > 5 * array
+    assert peak(lambda: second._prefixes.load(path)) < 3 * array  # the rows, and a new array
 
 
 def test_temporary_files_of_killed_processes_are_removed(
@@ -218,17 +237,17 @@ def test_temporary_files_of_killed_processes_are_removed(
     assert not [*path.parent.iterdir()]
     ask(engine, prompts[:2])
     kill_a_writer()
-    save = mx.save_safetensors
+    write, names = SafetensorsWriter.write, set()
 
-    def save_while_others_start(file: str, *arguments: Any) -> None:
-        """Save as MLX does. The file of the running save must stay."""
-        for write in (lambda: None, lambda: save(file, *arguments)):
-            write()
-            remove_leftovers(path)
-            assert [each.name for each in path.parent.iterdir()] == [Path(file).name]
+    def write_while_others_start(self: SafetensorsWriter, name: str, array: mx.array) -> None:
+        """Write a tensor. The file of the running save must stay."""
+        remove_leftovers(path)
+        write(self, name, array)
+        names.update(each.name for each in path.parent.iterdir())
 
-    monkeypatch.setattr(mx, "save_safetensors", save_while_others_start)
+    monkeypatch.setattr(SafetensorsWriter, "write", write_while_others_start)
     assert engine.save_prefixes() > 0
+    assert len(names) == 1
     assert [*path.parent.iterdir()] == [path]
 
 

@@ -60,7 +60,7 @@ def test_our_own_reader_finds_no_fault(tmp_path: Path) -> None:
 
 def test_the_data_begin_at_a_multiple_of_eight() -> None:
     for length in range(1, 10):
-        header = encode_header({"x" * length: ("F32", (2,))})
+        header = encode_header({"x" * length: ("F32", (2,))}, {})
         assert len(header) % 8 == 0
         assert json.loads(header[8:])["x" * length]["data_offsets"] == [0, 8]
 

@@ -14,15 +14,14 @@ from pathlib import Path
 def replacement(path: Path) -> Iterator[Path]:
     """Yield the path of an empty temporary file, which replaces `path` at the end of the context.
 
-    If the context ends with an error, the temporary file is removed. It has the suffix
-    ".safetensors", which MLX would add to other names.
+    If the context ends with an error, the temporary file is removed.
 
     Raises:
         OSError: if the folder cannot be made or written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path)
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.safetensors")
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     with partial.open("xb") as lock:
         try:
             with suppress(OSError):  # a file system without locks
@@ -39,7 +38,7 @@ def remove_leftovers(path: Path) -> None:
     The file of a running process stays, because the process holds a lock on it. The system frees
     the lock when the process ends in any way. On a file system without locks all files stay.
     """
-    for partial in path.parent.glob(f".{escape(path.name)}.{'[0-9a-f]' * 8}.safetensors"):
+    for partial in path.parent.glob(f".{escape(path.name)}.{'[0-9a-f]' * 8}.partial"):
         with suppress(OSError), partial.open("r+b") as file:  # NFS locks files open for writing
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             partial.unlink()

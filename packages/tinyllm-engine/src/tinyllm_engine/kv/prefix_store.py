@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
@@ -13,7 +13,6 @@ from typing import cast
 import mlx.core as mx
 from tinyllm_layers import PagedCache, RecurrentPool
 from tinyllm_ops import QuantizedTensor
-from tinyllm_qwen.checkpoint.safetensors_file import read_header
 from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.regular_file import exists
 
@@ -21,9 +20,10 @@ from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.kv.block_manager import HASH_BYTES, BlockManager
 from tinyllm_engine.kv.file_replacement import remove_leftovers, replacement
 from tinyllm_engine.kv.page_pool import PooledCache
+from tinyllm_engine.kv.prefix_file import array_bytes, read_tensors, write_tensors
 from tinyllm_engine.kv.snapshot_store import SnapshotStore
 
-_FORMAT = "4"
+_FORMAT = "5"
 """The version of the format. Raise it if the file, the block hashes or the page layout change."""
 
 _HASHES = "hashes"
@@ -39,11 +39,10 @@ _log = logging.getLogger(__name__)
 class PrefixStore:
     """Saves the registered pages to a file, and loads them into the prefix cache after a restart.
 
-    The format is safetensors (github.com/huggingface/safetensors). One tensor has a row of bytes
-    for the hash of each page. The other tensors hold the pages of each array of each layer. Pages
-    are ordered by their last use, least recently used first. The same holds for the snapshots of
-    recurrent layers, if there are any. An invalid file does not stop the engine: the reason is
-    logged, and the prefix cache starts empty.
+    One tensor of the file has a row of bytes for the hash of each page. The other tensors hold the
+    pages of each array of each layer. Pages are ordered by their last use, least recently used
+    first. The same holds for the snapshots of recurrent layers, if there are any. An invalid file
+    does not stop the engine: the reason is logged, and the prefix cache starts empty.
     """
 
     def __init__(
@@ -70,8 +69,8 @@ class PrefixStore:
     def save(self, path: Path) -> int:
         """Write the registered pages, at most the `max_cached` last used pages, to a file.
 
-        Snapshots are written if their pages are. All are first copied in memory, so saving needs
-        their memory twice. An existing file is replaced atomically.
+        Snapshots are written if their pages are. The pages of one array of one layer at a time are
+        copied in memory. An existing file is replaced atomically.
 
         Returns:
             The number of pages in the file; 0 if the write failed, with the reason in the log.
@@ -80,21 +79,17 @@ class PrefixStore:
         pages = dict(found[max(0, len(found) - self._block_manager.max_cached) :])
         if not pages:
             return 0
-        tensors = _rows(_HASHES, pages, self._arrays())
         snapshots = {} if self._snapshots is None else self._snapshots.registered
         snapshots = {each: slot for each, slot in snapshots.items() if each in pages}
-        tensors |= _rows(_SNAPSHOTS, snapshots, self._states())
-        metadata = {"identity": self._identity, "checksum": _checksum(tensors)}
-        expected = sum(tensor.nbytes for tensor in tensors.values())
+
+        def tensors() -> Iterator[tuple[str, mx.array]]:
+            yield from _rows(_HASHES, pages, self._arrays())
+            yield from _rows(_SNAPSHOTS, snapshots, self._states())
+
         try:
             with replacement(path) as partial:
-                mx.save_safetensors(str(partial), tensors, metadata)
-                actual = partial.stat().st_size  # MLX does not report a failed write
-                if actual < expected:
-                    raise OSError(
-                        f"expected {expected} bytes on the disk, got {actual}: is it full?"
-                    )
-        except (OSError, RuntimeError) as error:
+                write_tensors(partial, tensors, self._identity)
+        except OSError as error:
             _log.warning("%s: prefixes were not saved: %s", path, error)
             return 0
         _log.info("%s: %d pages and %d snapshots were saved", path, len(pages), len(snapshots))
@@ -125,7 +120,7 @@ class PrefixStore:
         pages, hashes = self._block_manager.allocate(count), _hashes(tensors[_HASHES])[-count:]
         for page, block_hash in zip(pages, hashes, strict=True):
             self._block_manager.register(page, block_hash)
-        _write(self._arrays(), pages, {name: tensors[name][-count:] for name in self._arrays()})
+        _write(self._arrays(), pages, {name: tensors.pop(name)[-count:] for name in self._arrays()})
         snapshots = self._load_snapshots(tensors, set(hashes))
         # The first pages of the file were used least recently. `free` starts with the last page of
         # its argument, and the page that is freed first is evicted first.
@@ -147,24 +142,18 @@ class PrefixStore:
         return len(found)
 
     def _read(self, path: Path) -> dict[str, mx.array]:
-        """Return the tensors of a file.
-
-        The header is checked before MLX reads the file. A file of any contents then costs no more
-        memory than `read_header` allows, and a named pipe is refused instead of awaited.
+        """Return the tensors of a file, checked and not read yet.
 
         Raises:
             ValueError: if the file is damaged or has another identity.
+            OSError, RuntimeError: if the file cannot be read.
         """
-        read_header(path)
-        loaded = mx.load(str(path), format="safetensors", return_metadata=True)
-        tensors, metadata = cast("tuple[dict[str, mx.array], dict[str, str]]", loaded)
-        if metadata.get("identity") != self._identity:
-            raise ValueError("it is of another model, or of other settings of pages")
+        tensors = read_tensors(path, self._identity)
         expected = _shapes(_HASHES, self._arrays(), tensors)
         if _SNAPSHOTS in tensors:
             expected |= _shapes(_SNAPSHOTS, self._states(), tensors)
         actual = {name: (tuple(array.shape), array.dtype) for name, array in tensors.items()}
-        if actual != expected or metadata.get("checksum") != _checksum(tensors):
+        if actual != expected:
             raise ValueError("it is damaged")
         return tensors
 
@@ -189,8 +178,8 @@ class PrefixStore:
 
 def _rows(
     name: str, numbers: Mapping[bytes, int], arrays: Mapping[str, mx.array]
-) -> dict[str, mx.array]:
-    """Return the tensors of some pages or snapshots; none if there are no numbers.
+) -> Iterator[tuple[str, mx.array]]:
+    """Yield the tensors of some pages or snapshots by name; none if there are no numbers.
 
     Args:
         name: the name of the tensor of block hashes.
@@ -198,10 +187,11 @@ def _rows(
         arrays: the arrays of all pages or slots.
     """
     if not numbers:
-        return {}
+        return
     index = mx.array(list(numbers.values()), dtype=mx.int32)
-    hashes = mx.array([list(block_hash) for block_hash in numbers], dtype=mx.uint8)
-    return {name: hashes} | {each: array[index] for each, array in arrays.items()}
+    yield name, mx.array([list(block_hash) for block_hash in numbers], dtype=mx.uint8)
+    for each, array in arrays.items():
+        yield each, array[index]
 
 
 def _shapes(
@@ -219,24 +209,13 @@ def _hashes(rows: mx.array) -> list[bytes]:
 
 
 def _write(
-    arrays: Mapping[str, mx.array], numbers: Sequence[int], rows: Mapping[str, mx.array]
+    arrays: Mapping[str, mx.array], numbers: Sequence[int], rows: dict[str, mx.array]
 ) -> None:
-    """Replace the pages or slots with these numbers by rows of a file."""
+    """Replace the pages or slots with these numbers by rows of a file, which are used up."""
     index = mx.array(list(numbers), dtype=mx.int32)
     for name, array in arrays.items():
-        array[index] = rows[name]
-    mx.eval(list(arrays.values()))
-
-
-def _checksum(tensors: Mapping[str, mx.array]) -> str:
-    """Return a hash of the bytes of all tensors.
-
-    Without a checksum, a damaged page would be read like an intact page.
-    """
-    digest = blake2b(digest_size=16)
-    for name in sorted(tensors):
-        digest.update(_buffer(tensors[name]))
-    return digest.hexdigest()
+        array[index] = rows.pop(name)
+        mx.eval(array)  # reads the rows of one array at a time
 
 
 def make_prefix_store(
@@ -274,13 +253,8 @@ def model_fingerprint(model: LanguageModel) -> str:
             if isinstance(weight, QuantizedTensor):
                 digest.update(repr((weight.bits, weight.group_size, weight.mode)).encode())
             for array in weight.arrays if isinstance(weight, QuantizedTensor) else (weight,):
-                data = _buffer(array)
+                data = array_bytes(array)
                 chunks = (data[i : i + _CHUNK_BYTES] for i in range(0, len(data), _CHUNK_BYTES))
                 sums = list(threads.map(zlib.crc32, chunks))  # crc32 releases the GIL
                 digest.update(repr((array.shape, array.dtype, sums)).encode())
     return digest.hexdigest()
-
-
-def _buffer(array: mx.array) -> memoryview:
-    """Return the bytes of an array; MLX's type stubs do not declare the buffer protocol."""
-    return memoryview(cast("bytes", mx.contiguous(array).view(mx.uint8).flatten()))

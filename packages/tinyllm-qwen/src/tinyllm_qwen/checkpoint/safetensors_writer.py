@@ -24,19 +24,31 @@ _ALIGNMENT = 8  # the offset of the data in the file is a multiple of this numbe
 class SafetensorsWriter:
     """A safetensors file in progress: a context manager that closes the file."""
 
-    def __init__(self, path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        tensors: Mapping[str, tuple[str, tuple[int, ...]]],
+        *,
+        metadata: Mapping[str, str] | None = None,
+        overwrite: bool = False,
+    ) -> None:
         """Create the file and write its header.
 
         Args:
-            path: the path of a file that does not exist yet.
+            path: the path of the file.
             tensors: the dtype (as spelled in the header, such as "BF16") and the shape of each
                 tensor by name, in the order in which they will be written.
+            metadata: texts by name.
+            overwrite: whether the file may exist.
+
+        Raises:
+            OSError: if the file exists, or cannot be written.
         """
         self._path = path
         self._waiting = dict(tensors)
-        self._file = path.open("xb")
+        self._file = path.open("wb" if overwrite else "xb")
         try:
-            self._file.write(encode_header(tensors))
+            self._file.write(encode_header(tensors, metadata or {}))
         except BaseException:
             self._file.close()
             raise
@@ -73,9 +85,12 @@ class SafetensorsWriter:
             raise ValueError(f"{self._path.name}: {len(self._waiting)} tensors were not written")
 
 
-def encode_header(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
+def encode_header(
+    tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str]
+) -> bytes:
     """Return the start of a file: the length of the header, and the header."""
-    header: dict[str, object] = {"__metadata__": {"format": "mlx"}}  # transformers needs "format"
+    # transformers needs "format".
+    header: dict[str, object] = {"__metadata__": {"format": "mlx", **metadata}}
     end = 0
     for name, (dtype, shape) in tensors.items():
         start, end = end, end + math.prod(shape) * DTYPE_BYTES[dtype]
