@@ -317,6 +317,19 @@ def test_a_draft_head_changes_no_answer(
     assert caplog.text == ""  # kernels would log a copy of the cache
 
 
+def test_another_model_is_loaded_without_the_draft_head_that_it_lacks(
+    start: Start, tmp_path: Path, random: str
+) -> None:
+    model = str(hybrid_checkpoint(tmp_path / "qwen35"))
+    recorded = start(model, draft_model="mtp", max_tokens=12, no_think=True)
+    recorded.session.switch_model(model)
+    assert recorded.session.ask("hi").stats.draft_tokens
+    assert not recorded.err.getvalue().count("--draft-model is left out")
+    recorded.session.switch_model(random)
+    assert not recorded.session.ask("hi").stats.draft_tokens
+    assert "--draft-model is left out: " in recorded.err.getvalue()
+
+
 def test_a_model_without_a_draft_head_is_refused(start: Start, random: str) -> None:
     with pytest.raises(CheckpointError, match=r"expected a draft head \(mtp"):
         start(random, draft_model="mtp")

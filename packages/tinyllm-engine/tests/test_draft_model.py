@@ -136,6 +136,27 @@ def test_missing_pages_are_computed_before_the_draft_model_proposes(
     assert engine.stats.draft_tokens == engine.stats.accepted_tokens > 0
 
 
+def test_the_draft_model_computes_only_prompts_that_it_will_continue(
+    pico: Model, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(*pico, EngineSettings(speculation=2, prefix_cache=False), draft=pico[0])
+    prefill, passes = engine._drafter._runner.prefill, list[tuple[int, int]]()
+
+    def record(chunks: Any) -> object:
+        passes.extend((len(each.tokens), each.num_scores) for each in chunks)
+        return prefill(chunks)
+
+    monkeypatch.setattr(engine._drafter._runner, "prefill", record)
+    engine.add(Request(prompts[0], 0, prompt_logprobs=True))
+    engine.add(Request(prompts[1], embedding=True))
+    finish(engine)
+    assert not passes
+    scored = engine.add(Request(prompts[2], 4, prompt_logprobs=True))
+    finish(engine)
+    assert passes == [(len(prompts[2]), 0)]
+    assert all(each is not None for each in scored.prompt_logprobs[1:])
+
+
 def test_rejected_drafts_pause_speculation(pico: Model, prompts: list[list[int]]) -> None:
     engine = Engine(*pico, EngineSettings(speculation=4), draft=noise(pico))
     engine.add(Request(prompts[0], 100, ignore_end=True))

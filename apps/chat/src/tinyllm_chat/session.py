@@ -6,7 +6,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import FrameType
 
-from tinyllm_qwen.errors import MemoryShortageError
+from tinyllm_qwen.errors import DraftHeadError, MemoryShortageError
 from tinyllm_qwen.format_bytes import format_bytes
 from tinyllm_qwen.text.reasoning import Segment
 
@@ -15,6 +15,7 @@ from tinyllm_chat.assistant import Assistant, load_assistant, show_notices
 from tinyllm_chat.conversation import Conversation
 from tinyllm_chat.errors import ChatError
 from tinyllm_chat.local.assistant import LocalAssistant
+from tinyllm_chat.settings import Settings
 from tinyllm_chat.summary import summary
 from tinyllm_chat.terminal.output import Terminal
 from tinyllm_chat.terminal.progress import ProgressBar
@@ -101,7 +102,7 @@ class Session:
         # The new model may know no efforts, which must not refuse it.
         settings = replace(settings, model=model, revision=None, reasoning_effort=None)
         try:
-            assistant = load_assistant(settings, self.terminal)
+            assistant = self._load_with_or_without_draft_head(settings)
         except MemoryShortageError as error:
             if (occupied := self._occupied_memory) < error.needed - error.free:
                 raise  # the weights do not fit without the current model either
@@ -121,6 +122,14 @@ class Session:
                 self.assistant.think("on")
         # The context of the new model may be longer, so all turns are tried again.
         self.conversation.dropped_turns = 0
+
+    def _load_with_or_without_draft_head(self, settings: Settings) -> Assistant:
+        try:
+            return load_assistant(settings, self.terminal)
+        except DraftHeadError as error:
+            self.terminal.notice(f"--draft-model is left out: {error}")
+            settings = replace(settings, draft_model=None, num_speculative_tokens=None)
+            return load_assistant(settings, self.terminal)
 
     def start(self, conversation: Conversation) -> None:
         """Continue with another conversation."""

@@ -20,6 +20,10 @@ class MemoryShortageError(CheckpointError):
         self.free = free
 
 
+class DraftHeadError(CheckpointError):
+    """The files of a checkpoint have no draft head that can be used."""
+
+
 class HubError(RuntimeError):
     """A repository cannot be fetched. It is missing or gated, or the network is unavailable."""
 

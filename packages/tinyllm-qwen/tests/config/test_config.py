@@ -205,6 +205,7 @@ def test_experts_that_make_no_sense_are_refused(fields: dict[str, object], named
         (QWEN25, {"num_hidden_layers": 2, "layer_types": SLIDING}, {1}),
         (QWEN3, {"max_window_layers": 27}, {27}),
         (MOE, {"max_window_layers": 48}, set(range(48))),
+        (MOE, {"model_type": "qwen3_moe_text", "max_window_layers": 48}, set(range(48))),
     ],
 )
 def test_sliding_layers_are_the_same_as_in_transformers(

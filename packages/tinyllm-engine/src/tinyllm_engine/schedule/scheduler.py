@@ -371,7 +371,8 @@ def _prefill_chunk(request: RequestState, length: int) -> Chunk:
     """Return the next `length` tokens of a prompt. A new token is chosen after the last of them."""
     start, stop = request.num_computed_tokens, request.num_computed_tokens + length
     ends = stop == len(request.tokens) and request.generates
-    return Chunk(request, start, stop, request.token_ids(start, stop), int(ends))
+    tokens = request.token_ids(start, stop)
+    return Chunk(request, start, stop, tokens, int(ends), is_scored=request.scores_prompt)
 
 
 def _decode_chunk(request: RequestState) -> Chunk:

@@ -24,6 +24,8 @@ class Chunk:
             draft token; or 0 if the chunk ends before the last of `request.tokens`, or the
             request generates nothing. Draft tokens are never divided: a request gets them only if a
             single token of `request.tokens` is left to compute.
+        is_scored: whether the request asks for the log-probabilities of these tokens of its prompt.
+            After its first new token, a request computes its prompt again without them.
         load: the slot with the recurrent state after `start` tokens; `NO_STATE` for an empty text.
         saves: the slot in which the state after each of these lengths is saved. Empty for models
             without recurrent layers.
@@ -34,16 +36,9 @@ class Chunk:
     stop: int
     tokens: list[int]
     num_samples: int = 0
+    is_scored: bool = False
     load: int = NO_STATE
     saves: Mapping[int, int] = field(default_factory=dict)
-
-    @property
-    def is_scored(self) -> bool:
-        """True if the request asks for the log-probabilities of these tokens of its prompt.
-
-        After its first new token, a request computes its prompt again without them.
-        """
-        return self.request.scores_prompt
 
     @property
     def num_scores(self) -> int:

@@ -85,14 +85,16 @@ class DraftModel(Drafter):
                 self._written[chunk.request] = chunk.stop
 
     def prepare(self, step: Step) -> None:
-        """Copy the same pages as the step, and prefill the same prompts with the small model."""
+        """Copy the same pages as the step, and prefill the prompts that it will continue."""
         for source, target in step.copies:
             self._progress.copy(source, target)
         self._runner.copy(step.copies)
         prefill = [
             chunk
             for chunk in step.prefill
-            if self._progress.computed(chunk.request) == chunk.start and self._can_compute(chunk)
+            if chunk.request.generates
+            and self._progress.computed(chunk.request) == chunk.start
+            and self._can_compute(chunk)
         ]
         for chunk in [*step.prefill, *step.decode]:
             start = max(chunk.start, self._written.get(chunk.request, 0))
@@ -132,7 +134,8 @@ class DraftModel(Drafter):
 
     def _prefill(self, chunks: Sequence[Chunk]) -> None:
         if chunks:
-            self._runner.prefill([replace(chunk, num_samples=0) for chunk in chunks])
+            unscored = [replace(chunk, num_samples=0, is_scored=False) for chunk in chunks]
+            self._runner.prefill(unscored)
         for chunk in chunks:
             self._progress.extend(chunk.request, chunk.start, chunk.stop)
 

@@ -15,7 +15,7 @@ from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor, find_tensors
 from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES, Progress, iterate_tensors
 from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
-from tinyllm_qwen.errors import CheckpointError
+from tinyllm_qwen.errors import DraftHeadError
 from tinyllm_qwen.partition.partition import Partition
 from tinyllm_qwen.partition.split import HEADS, Split
 
@@ -133,15 +133,15 @@ def _find(
 
 
 def _check_draft_head(stored: dict[str, StoredTensor], config: QwenConfig, folder: Path) -> None:
-    """Raise CheckpointError unless the files have a draft head of one layer."""
+    """Raise DraftHeadError unless the files have a draft head of one layer."""
     if not any(map(is_draft_head, stored)):
-        raise CheckpointError(
+        raise DraftHeadError(
             f"{folder}: expected a draft head (mtp.*), got files without one: published files of "
             "Qwen3-Next and Qwen3.5 have one, mlx-lm drops it, and `convert` keeps that of "
             "Qwen3.5: use such files, or run the model without its draft head"
         )
     if config.mtp_layers != 1:
-        raise CheckpointError(
+        raise DraftHeadError(
             f"{folder}: expected a draft head of 1 layer, got mtp_num_hidden_layers = "
             f"{config.mtp_layers}: run the model without its draft head"
         )

@@ -203,7 +203,7 @@ class QwenConfig:
             tie_word_embeddings=fields.flag("tie_word_embeddings", default=False),
             attention_bias=_attention_bias(fields, model_type),
             qk_norm=model_type not in _QWEN2,
-            sliding_window=None if hybrid else SlidingWindow.from_hf(fields, layers),
+            sliding_window=None if hybrid else SlidingWindow.from_hf(fields, model_type, layers),
             experts=_experts(fields, model_type, layers),
             quantization=Quantization.from_hf(config, source),
             recurrent=Recurrent.from_hf(fields, layers, joint=model_type == "qwen3_next")

@@ -19,7 +19,9 @@ class SlidingWindow:
     layers: frozenset[int]
 
     @classmethod
-    def from_hf(cls, fields: Fields, num_hidden_layers: int) -> "SlidingWindow | None":
+    def from_hf(
+        cls, fields: Fields, model_type: str, num_hidden_layers: int
+    ) -> "SlidingWindow | None":
         """Read `use_sliding_window`, `sliding_window`, `max_window_layers` and `layer_types`.
 
         `layer_types` (transformers 5) lists the kind of each layer. Without it, the layers from
@@ -37,7 +39,7 @@ class SlidingWindow:
             layers = listed
             if layers and not slides:
                 raise fields.error("use_sliding_window", "true, since layer_types has such layers")
-        elif fields.text("model_type") == "qwen3_moe":
+        elif model_type == "qwen3_moe":
             layers = frozenset(range(num_hidden_layers))
         else:
             full = fields.integer("max_window_layers", 0, 1 << 31, default=28)
