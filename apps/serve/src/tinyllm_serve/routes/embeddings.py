@@ -87,7 +87,7 @@ router = APIRouter(tags=["embeddings"], route_class=BodyRoute)
 
 @router.post("/v1/embeddings", response_model=EmbeddingResponse)
 async def embeddings(body: EmbeddingRequest, request: Request, service: ModelService) -> Response:
-    """Embed texts: pool the model's last hidden states, and normalize."""
+    """Embed texts: the last token's hidden state, scaled to length 1."""
     service.check_model(body.model)
     width = service.engine.config.hidden_size
     if body.dimensions not in (None, width):

@@ -1,20 +1,23 @@
 """The format of a file of cached prefixes, written and read one tensor at a time.
 
-The format is safetensors (github.com/huggingface/safetensors). The metadata has an identity and a
-checksum. No more than one tensor of the file is in memory at once, because the pages that it stands
-for may take most of the memory of the machine.
+The format is safetensors (github.com/huggingface/safetensors). The metadata has an identity. The
+last tensor has the CRC-32 of each other one: without it, a damaged page would be read like an
+intact page. No more than one tensor of the file is in memory at once, because the pages may take
+most of the memory of the machine.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable
-from hashlib import blake2b
 from pathlib import Path
 from typing import cast
 
 import mlx.core as mx
 from tinyllm_qwen.checkpoint.safetensors_file import read_header
 from tinyllm_qwen.checkpoint.safetensors_writer import DTYPES, SafetensorsWriter
+
+_CHECKSUMS = "checksums"
 
 
 def write_tensors(
@@ -25,17 +28,21 @@ def write_tensors(
     Args:
         path: the file.
         tensors: yields the name and the array of each tensor, not evaluated yet. It is called once
-            for the header, once for the checksum and once for the data.
+            for the header and once for the data.
         identity: the text that `read_tensors` requires.
 
     Raises:
         OSError: if the file cannot be written.
     """
     header = {name: (DTYPES[array.dtype], tuple(array.shape)) for name, array in tensors()}
-    metadata = {"identity": identity, "checksum": _checksum(tensors())}
+    header[_CHECKSUMS] = ("U32", (len(header),))
+    metadata = {"identity": identity}
     with SafetensorsWriter(path, header, metadata=metadata, overwrite=True) as writer:
+        checksums = []
         for name, array in tensors():
+            checksums.append(zlib.crc32(array_bytes(array)))
             writer.write(name, array)
+        writer.write(_CHECKSUMS, mx.array(checksums, dtype=mx.uint32))
 
 
 def read_tensors(path: Path, identity: str) -> dict[str, mx.array]:
@@ -48,30 +55,22 @@ def read_tensors(path: Path, identity: str) -> dict[str, mx.array]:
         ValueError: if the file is damaged or has another identity.
         OSError, RuntimeError: if the file cannot be read.
     """
-    names = list(read_header(path))
+    names = [name for name in read_header(path) if name != _CHECKSUMS]
     tensors, metadata = _load(path)
     if metadata.get("identity") != identity:
         raise ValueError("it is of another model, or of other settings of pages")
-    if metadata.get("checksum") != _checksum((name, tensors.pop(name)) for name in names):
+    checksums = [zlib.crc32(array_bytes(tensors.pop(name))) for name in names]
+    expected = mx.array(checksums, dtype=mx.uint32)
+    if _CHECKSUMS not in tensors or not mx.array_equal(tensors[_CHECKSUMS], expected):
         raise ValueError("it is damaged")
-    return _load(path)[0]
+    tensors = _load(path)[0]
+    return {name: tensors[name] for name in names}
 
 
 def _load(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:
     """Return the tensors of a file, not read yet, and the metadata."""
     loaded = mx.load(str(path), format="safetensors", return_metadata=True)
     return cast("tuple[dict[str, mx.array], dict[str, str]]", loaded)
-
-
-def _checksum(tensors: Iterable[tuple[str, mx.array]]) -> str:
-    """Return a hash of the bytes of all tensors.
-
-    Without a checksum, a damaged page would be read like an intact page.
-    """
-    digest = blake2b(digest_size=16)
-    for _, array in tensors:
-        digest.update(array_bytes(array))
-    return digest.hexdigest()
 
 
 def array_bytes(array: mx.array) -> memoryview:
