@@ -1,5 +1,3 @@
-from collections.abc import Callable
-
 import mlx.core as mx
 import mlx.nn
 import numpy as np
@@ -32,19 +30,6 @@ def test_turns_each_token_to_its_position(
     assert_close(y, oracle.rope(exact(x), positions, 500.0, traditional))
 
 
-@pytest.mark.parametrize("make", [list, tuple, mx.array], ids=["list", "tuple", "array"])
-@pytest.mark.parametrize("rows", [3, 5])  # with 5 rows of 5 tokens, an offset is still for a row
-def test_offsets_are_the_positions_of_the_first_tokens(
-    ops: OpSet, dtype: mx.Dtype, make: Callable[[list[int]], object], rows: int
-) -> None:
-    x = normal((rows, 5, 2, 10), dtype, seed=1)
-    offsets = [9, 0, 7, 2, 1][:rows]
-    y = RoPE(10, 14, 500.0, ops=ops)(x, offsets=make(offsets))  # type: ignore[arg-type]
-    assert y.dtype == dtype
-    positions = np.arange(5) + np.array(offsets)[:, None]
-    assert_close(y, oracle.rope(exact(x), positions, 500.0))
-
-
 @pytest.mark.parametrize("positions", [[4, 0, 9, 1, 2], [[4, 0, 9, 1, 2]] * 5])
 def test_an_array_holds_the_position_of_each_token(ops: OpSet, positions: list[int]) -> None:
     x = normal((5, 5, 2, 10), seed=1)
@@ -53,7 +38,7 @@ def test_an_array_holds_the_position_of_each_token(ops: OpSet, positions: list[i
 
 
 def test_no_rows_give_an_empty_result(ops: OpSet) -> None:
-    assert RoPE(8, 4, ops=ops)(mx.zeros((0, 2, 3, 8)), offsets=[]).shape == (0, 2, 3, 8)
+    assert RoPE(8, 4, ops=ops)(mx.zeros((0, 2, 3, 8)), []).shape == (0, 2, 3, 8)
 
 
 @pytest.mark.parametrize("traditional", [False, True])
@@ -97,25 +82,19 @@ def test_refuses_positions_that_do_not_fit(
 
 
 @pytest.mark.parametrize(
-    ("offset", "offsets", "words"),
+    ("offset", "words"),
     [
-        (None, [0], "offsets: expected 2 numbers, one per row, and no `offset`, got 1 and None"),
-        (None, [0, 1, 2, 3], "offsets: expected 2 numbers, one per row, .*, got 4 and None"),
-        (None, mx.array([0]), "offsets: expected 2 numbers, one per row, .*, got 1 and None"),
-        (slice(0, 4), [0, 1], r"offsets: expected 2 numbers, .*, got 2 and slice\(0, 4, None\)"),
-        (None, [0, 7], r"positions: expected numbers below 10, the longest text, got 7\.\.10"),
-        (None, [0, -1], "positions: expected a slice of 4 positions, got"),
-        (3, None, "positions: expected a slice or an integer array, got 3"),
-        ([3, 4], None, "positions: expected a slice or an integer array, got 3"),
-        (mx.zeros((4,)), None, "positions: expected an integer dtype, got .*float32"),
-        (mx.array([1, 2]), None, r"positions: expected shape \(4,\) or \(2, 4\), got \(2,\)"),
+        (3, "positions: expected a slice or an integer array, got 3"),
+        ([3, 4], "positions: expected a slice or an integer array, got 3"),
+        (mx.zeros((4,)), "positions: expected an integer dtype, got .*float32"),
+        (mx.array([1, 2]), r"positions: expected shape \(4,\) or \(2, 4\), got \(2,\)"),
     ],
 )
-def test_refuses_offsets_that_do_not_fit(
-    ops: OpSet, unchecked: None, offset: object, offsets: object, words: str
+def test_refuses_values_that_are_no_positions(
+    ops: OpSet, unchecked: None, offset: object, words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
-        RoPE(8, 10, ops=ops)(mx.zeros((2, 4, 3, 8)), offset, offsets=offsets)  # type: ignore[arg-type]
+        RoPE(8, 10, ops=ops)(mx.zeros((2, 4, 3, 8)), offset)  # type: ignore[arg-type]
 
 
 def test_rotates_the_first_features_of_a_longer_head(ops: OpSet) -> None:

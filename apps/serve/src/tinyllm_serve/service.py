@@ -281,7 +281,7 @@ def generation_overrides(settings: Settings) -> dict[str, object]:
     """
     name = "override-generation-config"
     values = json_option(name, settings.override_generation_config)
-    known = [each.name for each in fields(GenerationConfig) if each.name != "eos_token_ids"]
+    known = [each.name for each in fields(GenerationConfig)]
     for field in values.keys() - set(known):
         raise UsageError(f"--{name}: expected {', '.join(known)}, got {field}: leave it out")
     try:

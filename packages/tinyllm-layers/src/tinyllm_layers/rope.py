@@ -50,8 +50,6 @@ class RoPE:
         self,
         x: Float[mx.array, "B L H D"],
         offset: Positions | Sequence[slice] | None = None,
-        *,
-        offsets: Sequence[int] | Integer[mx.array, "B"] | None = None,
     ) -> Float[mx.array, "B L H D"]:
         """Rotate queries or keys.
 
@@ -60,29 +58,16 @@ class RoPE:
             offset: the positions of the L tokens: `slice(5, 10)` for all rows, one slice per row,
                 an integer array `L` or `B L`, or None for 0 to L - 1. Arrays are not compared with
                 `seq_len`, because reading them would force the graph to be computed.
-            offsets: instead of `offset`, the position of the first token of each row.
 
         Raises:
-            ValueError: if a head has fewer than `dims` features, a slice does not cover L positions
-                or ends beyond `seq_len`, `offsets` does not hold one number per row, or both
-                arguments are given.
+            ValueError: if a head has fewer than `dims` features, or a slice does not cover L
+                positions or ends beyond `seq_len`.
         """
         if x.shape[-1] < self.dims:
             raise ValueError(
                 f"x: expected at least {self.dims} features per head, got shape {tuple(x.shape)}"
             )
         rows, length = x.shape[0], x.shape[1]
-        if offsets is not None:
-            if offset is not None or len(offsets) != rows:
-                raise ValueError(
-                    f"offsets: expected {rows} numbers, one per row, and no `offset`, got "
-                    f"{len(offsets)} and {offset}"
-                )
-            offset = (
-                offsets[:, None] + mx.arange(length)
-                if isinstance(offsets, mx.array)
-                else [slice(start, start + length) for start in offsets]
-            )
         if offset is None:
             offset = slice(0, length)
         if isinstance(offset, Sequence):

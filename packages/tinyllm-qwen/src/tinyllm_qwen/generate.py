@@ -84,9 +84,11 @@ def generate(
         if number < least:
             raise ValueError(f"{name}: expected at least {least}, got {number}")
     sampler = Sampler(sampling, model.config.vocab_size, model.ops, tokens)
-    decoding: PlainDecoding | Speculation = PlainDecoding(model, cache, sampler)
-    if speculation:
-        decoding = Speculation(model, cache, sampler, speculation, tokenizer.vocab_size)
+    decoding = (
+        Speculation(model, cache, sampler, speculation, tokenizer.vocab_size)
+        if speculation
+        else PlainDecoding(model, cache, sampler)
+    )
     layers = cache if speculation else model.layer_caches(cache)
     cached = common_offset(layers)
     if cached >= len(tokens):

@@ -209,7 +209,7 @@ class Qwen:
     def make_caches(
         self, *, kv_bits: int | None = None, max_size: int | None = None
     ) -> list[SequenceCache]:
-        """Make empty caches for one sequence; see `make_caches`."""
+        """Make empty caches for one sequence; see `tinyllm_qwen.caches.make_caches`."""
         return make_caches(
             self.config,
             self.groups.partition,
@@ -221,7 +221,7 @@ class Qwen:
     def make_pages(
         self, count: int, page_size: int, *, kv_bits: int | None = None, state_slots: int = 0
     ) -> list[PagedCache | RecurrentPool]:
-        """Allocate empty pages and slots for many sequences; see `make_pages`."""
+        """Allocate pages and slots of many sequences; see `tinyllm_qwen.caches.make_pages`."""
         pages = self._pages(self.groups.partition, count, page_size, kv_bits, state_slots)
         mx.eval([array for cache in pages for array in cache.arrays])
         return pages

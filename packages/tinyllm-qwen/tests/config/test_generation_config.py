@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tinyllm_qwen.config.fields import MAX_ITEMS
-from tinyllm_qwen.config.generation import MAX_TOKEN_ID, GenerationConfig
+from tinyllm_qwen.config.generation import GenerationConfig
 from tinyllm_qwen.errors import CheckpointError
 
 
@@ -36,7 +35,6 @@ def test_every_field_of_a_published_file_is_read(tmp_path: Path) -> None:
         top_p=0.95,
         min_p=0.05,
         repetition_penalty=1.05,
-        eos_token_ids=frozenset({151645, 151643}),
     )
 
 
@@ -45,16 +43,11 @@ def test_an_absent_file_gives_the_defaults(tmp_path: Path) -> None:
 
 
 def test_an_absent_or_null_field_has_its_default(tmp_path: Path) -> None:
-    assert read(tmp_path, top_k=None, temperature=None, eos_token_id=None) == GenerationConfig()
+    assert read(tmp_path, top_k=None, temperature=None) == GenerationConfig()
 
 
 def test_a_whole_number_is_a_number(tmp_path: Path) -> None:
-    assert read(tmp_path, temperature=1, eos_token_id=2).eos_token_ids == {2}
-
-
-def test_the_largest_id_in_the_longest_list_is_read(tmp_path: Path) -> None:
-    config = read(tmp_path, eos_token_id=[MAX_TOKEN_ID] * MAX_ITEMS)
-    assert config.eos_token_ids == {MAX_TOKEN_ID}
+    assert read(tmp_path, temperature=1).temperature == 1.0
 
 
 @pytest.mark.parametrize(
@@ -72,12 +65,6 @@ def test_the_largest_id_in_the_longest_list_is_read(tmp_path: Path) -> None:
         ("top_p", 1.01),
         ("min_p", [0.1]),
         ("repetition_penalty", 0),
-        ("eos_token_id", "2"),
-        ("eos_token_id", [2, None]),
-        ("eos_token_id", True),
-        ("eos_token_id", -2),
-        ("eos_token_id", MAX_TOKEN_ID + 1),
-        ("eos_token_id", [2] * (MAX_ITEMS + 1)),
     ],
 )
 def test_a_wrong_field_is_named(tmp_path: Path, name: str, value: object) -> None:
@@ -107,8 +94,7 @@ def test_overrides_replace_fields_of_the_file(tmp_path: Path) -> None:
     assert read(temperature=0.5) == GenerationConfig(do_sample=True, temperature=0.5)
     assert read(temperature=0.5, do_sample=False).sampling().temperature == 0.0
     assert read(repetition_penalty=1.1) == GenerationConfig(repetition_penalty=1.1)
-    (tmp_path / "generation_config.json").write_text('{"top_k": 20, "eos_token_id": 7}')
-    changed = GenerationConfig(do_sample=True, top_k=9, eos_token_ids=frozenset({7}))
-    assert read(top_k=9) == changed
+    (tmp_path / "generation_config.json").write_text('{"top_k": 20, "min_p": 0.1}')
+    assert read(top_k=9) == GenerationConfig(do_sample=True, top_k=9, min_p=0.1)
     with pytest.raises(CheckpointError, match="top_p"):
         read(top_p=2)

@@ -83,11 +83,11 @@ ROPE = {"rope_type": "default", "rope_theta": 1e7}
 
 def test_nested_and_flat_settings_are_the_same_model() -> None:
     nested, flat = QwenConfig.from_hf(HYBRID), QwenConfig.from_hf(HYBRID_TEXT)
-    assert nested.reads_pictures
+    assert nested.has_vision_tower
     assert nested.notices == (
-        "pictures are not understood: the vision tower of this checkpoint is not loaded",
+        "images are not understood: the vision tower of this checkpoint is not loaded",
     )
-    assert not flat.reads_pictures
+    assert not flat.has_vision_tower
     assert flat.notices == ()
     assert nested.recurrent == flat.recurrent
     assert (nested.model_type, flat.model_type) == ("qwen3_5", "qwen3_5")

@@ -37,7 +37,7 @@ def nested(plain: dict[str, object], **fields: object) -> dict[str, object]:
 def test_the_language_model_is_that_of_qwen3(plain: dict[str, object]) -> None:
     config = QwenConfig.from_hf(nested(plain))
     expected = QwenConfig.from_hf(plain)
-    assert config == replace(expected, model_type="qwen3_vl_moe", reads_pictures=True)
+    assert config == replace(expected, model_type="qwen3_vl_moe", has_vision_tower=True)
     assert config.notices
     assert config.mlx_prefix == "language_model."
 

@@ -1,6 +1,7 @@
 """Tokenizer compared with transformers: golden files of tools/goldens/chat_templates.py."""
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -233,7 +234,6 @@ def test_a_tokenizer_alone_is_enough_for_text(folder: Path) -> None:
         ),
         ("config.json", lambda v: v.update(eos_token_id="2"), "eos_token_id"),
         ("config.json", lambda v: v.update(eos_token_id=[True]), "eos_token_id"),
-        ("generation_config.json", lambda v: v.update(eos_token_id=-1), "eos_token_id"),
     ],
 )
 def test_a_broken_file_is_named(
@@ -243,6 +243,16 @@ def test_a_broken_file_is_named(
     with pytest.raises(CheckpointError, match=message) as caught:
         Tokenizer.from_folder(folder)
     assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [-1, 2**31, 10**400, 1.0, math.nan, math.inf, "2", True, {}, ["a"], [2, None], [math.inf]],
+)
+def test_an_end_token_that_is_no_id_is_named(folder: Path, value: object) -> None:
+    edit(folder / "generation_config.json", lambda values: values.update(eos_token_id=value))
+    with pytest.raises(CheckpointError, match=r"generation_config\.json: eos_token_id: expected"):
+        Tokenizer.from_folder(folder)
 
 
 def test_a_missing_tokenizer_is_named_with_the_way_out(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ class LocalAssistant:
 
     @property
     def dtype(self) -> str:
-        """The short name of the arithmetic's dtype, such as "float32"."""
+        """The short name of the dtype of activations, such as "float32"."""
         return str(self.model.dtype).removeprefix("mlx.core.")
 
     @property

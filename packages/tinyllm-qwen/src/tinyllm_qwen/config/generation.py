@@ -1,4 +1,4 @@
-"""The sampling defaults of a checkpoint, and the tokens that end an answer."""
+"""The sampling defaults of a checkpoint."""
 
 import math
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationConfig:
-    """The fields of `generation_config.json` that tinyllm uses.
+    """The sampling fields of `generation_config.json`. `Tokenizer` reads the end tokens.
 
     A field that is absent from the file has the default below, which filters no tokens. The limits
     of the length (`max_new_tokens`, `max_length`) are not read: the caller decides the length.
@@ -35,7 +35,6 @@ class GenerationConfig:
         min_p: the least probability of a token to choose, relative to the most likely token.
         repetition_penalty: the penalty for tokens that have occurred. A number above 1 makes these
             tokens less likely.
-        eos_token_ids: the tokens that end an answer.
     """
 
     do_sample: bool = False
@@ -44,7 +43,6 @@ class GenerationConfig:
     top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
-    eos_token_ids: frozenset[int] = frozenset()
 
     @classmethod
     def from_folder(
@@ -80,7 +78,6 @@ class GenerationConfig:
             min_p=fields.number("min_p", 0.0, 1.0, default=0.0),
             # Logits are divided by the penalty.
             repetition_penalty=fields.number("repetition_penalty", 1e-10, 100.0, default=1.0),
-            eos_token_ids=frozenset(fields.integers("eos_token_id", 0, MAX_TOKEN_ID)),
         )
 
     def sampling(

@@ -81,7 +81,7 @@ class QwenConfig:
         rotary_dims: the number of features of a head that RoPE rotates, an even number.
         mtp_layers: the number of layers of the draft head for multi-token prediction. A checkpoint
             may lack its weights.
-        reads_pictures: True if the checkpoint has a vision tower, which is not loaded.
+        has_vision_tower: True if the checkpoint has a vision tower, which is not loaded.
     """
 
     model_type: str
@@ -106,7 +106,7 @@ class QwenConfig:
     output_gate: bool = False
     rotary_dims: int = 0
     mtp_layers: int = 0
-    reads_pictures: bool = False
+    has_vision_tower: bool = False
 
     def __post_init__(self) -> None:
         """Rotate whole heads unless `rotary_dims` is given."""
@@ -143,9 +143,9 @@ class QwenConfig:
     @property
     def notices(self) -> tuple[str, ...]:
         """Sentences about parts of the checkpoint that are not loaded, for the user."""
-        if not self.reads_pictures:
+        if not self.has_vision_tower:
             return ()
-        return ("pictures are not understood: the vision tower of this checkpoint is not loaded",)
+        return ("images are not understood: the vision tower of this checkpoint is not loaded",)
 
     @classmethod
     def from_folder(cls, folder: Path) -> "QwenConfig":
@@ -212,7 +212,7 @@ class QwenConfig:
             output_gate=hybrid,
             rotary_dims=read_rotary_dims(fields, head_dim) if hybrid else head_dim,
             mtp_layers=_mtp_layers(fields, model_type),
-            reads_pictures=fields.table("vision_config") is not None,
+            has_vision_tower=fields.table("vision_config") is not None,
         )
 
 
