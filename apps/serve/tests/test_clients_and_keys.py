@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from tinyllm_cli.messages import UsageError
 from tinyllm_serve.clients import Client, read_keys
-from tinyllm_serve.errors import UsageError
 from tinyllm_serve.json_log import JsonFormatter
 from tinyllm_serve.settings import Settings
 from tinyllm_serve.testing import Server

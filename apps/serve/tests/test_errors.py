@@ -307,6 +307,30 @@ def test_an_invalid_option_is_named(
     assert expected in line
 
 
+@pytest.mark.parametrize("closed", ["<&-", "<&- >&- 2>&-"])
+def test_closed_streams_do_not_change_the_exit_code(closed: str) -> None:
+    command = f"exec {sys.executable} -m tinyllm_serve --port 70000 {closed}"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 2
+    expected = "" if "2>&-" in closed else "serve: --port: expected from 0 to 65535, got 70000"
+    assert done.stderr.startswith(expected)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_connection_that_another_process_has_closed_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(_settings: object) -> None:
+        raise BrokenPipeError("rank 1 has left")
+
+    monkeypatch.setattr(sys, "argv", ["serve"])
+    monkeypatch.setattr(cli, "run", run)
+    assert cli.main() == 1
+    assert capsys.readouterr().err == "serve: rank 1 has left\n"
+
+
 @pytest.fixture
 def fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -16,10 +16,10 @@ from pathlib import Path
 import httpx
 import mlx.core as mx
 import pytest
+from tinyllm_cli.messages import UsageError
 from tinyllm_kernels import Arithmetic
 from tinyllm_qwen import generate, load
 from tinyllm_qwen.testing import hybrid_checkpoint
-from tinyllm_serve.errors import UsageError
 from tinyllm_serve.group import check_alone, joined
 from tinyllm_serve.settings import Settings
 from tinyllm_serve.testing import Server

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import Message, Receive, Scope, Send
+from tinyllm_cli.messages import USAGE, UsageError
 from tinyllm_serve import cli
-from tinyllm_serve.errors import UsageError
 from tinyllm_serve.metrics import labelled_metrics
 from tinyllm_serve.replicas.exchange import MAX_UNREAD, ReplicaRequest, exchange
 from tinyllm_serve.replicas.local_settings import local_settings
@@ -243,7 +243,7 @@ def test_options_that_need_ray(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["serve", *options])
     monkeypatch.setitem(sys.modules, "ray", None)  # also where Ray is installed
-    assert cli.main() == cli.USAGE
+    assert cli.main() == USAGE
     assert expected in capsys.readouterr().err
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
+from tinyllm_cli.messages import UsageError
 from tinyllm_engine import EngineSettings
 from tinyllm_serve.cli import app
-from tinyllm_serve.errors import UsageError
 from tinyllm_serve.service import Service
 from tinyllm_serve.settings import Settings
 from tinyllm_serve.testing import Server

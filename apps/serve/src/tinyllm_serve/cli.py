@@ -6,17 +6,15 @@ import signal
 import threading
 from typing import TYPE_CHECKING, NoReturn
 
-import typer
-from tinyllm_cli.messages import notice, one_line
+from tinyllm_cli.messages import notice
+from tinyllm_cli.program import new_app, run_program
 
-from tinyllm_serve.errors import UsageError
+from tinyllm_serve.errors import ServeError
 from tinyllm_serve.settings import Settings
 from tinyllm_serve.signals import ENDING, OF_TERMINAL
 
 if TYPE_CHECKING:
     from tinyllm_serve.group import Group
-
-USAGE, FAILURE = 2, 1
 
 _HELP = """Serve a Qwen model through OpenAI's and Anthropic's APIs. A small one, pico, is built in.
 
@@ -26,7 +24,7 @@ server once running answers are complete; a second signal ends it at once. Exit 
 signal, 2 for usage errors, 1 otherwise.
 """
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = new_app()
 app.command(name="serve", help=_HELP)(Settings)
 
 
@@ -50,28 +48,20 @@ def run_process(program: str = "serve") -> NoReturn:
 
 
 def main(program: str = "serve") -> int:
-    """Run `serve`, and return its exit code: 0 after a signal, 2 for usage errors, 1 otherwise.
+    """Run `serve`, under this name in its help, and return its exit code; see `run_program`.
 
-    Args:
-        program: the name of the command in its help.
+    Ctrl-C is handled by `Signals` and `run_process`, so the exit code is then 0 and not 130.
     """
-    try:
-        settings = app(prog_name=program, standalone_mode=False)
-        if isinstance(settings, Settings):  # not after --help and --version
+
+    def work(settings: Settings) -> None:
+        try:
             run(settings)
-        return 0
-    except (typer.TyperException, UsageError) as error:
-        text = error.format_message() if isinstance(error, typer.TyperException) else str(error)
-        _print_error(f"{text} (see {program} --help)")
-        return USAGE
-    except (ValueError, RuntimeError, OSError, MemoryError) as error:
-        _print_error(str(error) or type(error).__name__)
-        return FAILURE
-    except SystemExit as error:
-        # typer turns the error of a closed pipe into this one, with code 1.
-        if not isinstance(error.__context__, BrokenPipeError):
-            raise
-        return 0
+        except BrokenPipeError as error:
+            # The server writes nothing to stdout, so this is a connection to another process. It
+            # is a failure, unlike the closed pipe that `run_program` expects.
+            raise ServeError(str(error)) from error
+
+    return run_program(app, program, work, say=lambda text: notice(text, "serve"))
 
 
 def run(settings: Settings) -> None:
@@ -107,7 +97,3 @@ async def _serve(settings: Settings, group: "Group | None") -> None:
 
     service = Service(settings, group)
     await serve(settings, service, make_application(service))
-
-
-def _print_error(text: str) -> None:
-    notice(one_line(text), "serve")

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tinyllm_cli.api_key import is_valid_key
-
-from tinyllm_serve.errors import UsageError
+from tinyllm_cli.messages import UsageError
 
 MAX_PRIORITY = 1000
 

@@ -1,8 +1,4 @@
-"""Errors that end the process with a message."""
-
-
-class UsageError(ValueError):
-    """An option or its value is not allowed. The exit code is 2."""
+"""The error of a server that cannot go on."""
 
 
 class ServeError(RuntimeError):

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from tinyllm_cli.messages import UsageError
 from tinyllm_engine import AsyncEngine
 from tinyllm_kernels import Arithmetic
 from tinyllm_qwen.parallel.member import JOIN_TIMEOUT, Member, is_launched, launched_split
 
-from tinyllm_serve.errors import UsageError
 from tinyllm_serve.json_log import log_event
 from tinyllm_serve.served_model import FAILURE_GRACE_SECONDS
 from tinyllm_serve.settings import Settings

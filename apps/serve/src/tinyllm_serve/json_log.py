@@ -92,8 +92,7 @@ class LogWriter(logging.Handler):
 
 def configure_log() -> None:
     """Log warnings of all packages, and info messages of this package and the engine."""
-    # Without a stderr, the number of its descriptor may belong to a client's connection.
-    handler = logging.NullHandler() if sys.stderr is None else LogWriter(sys.stderr.fileno())
+    handler = LogWriter(sys.stderr.fileno())
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for name in (__package__, "tinyllm_engine"):

@@ -5,10 +5,9 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-from typer import Exit, Option, echo
+from tinyllm_cli.messages import UsageError
+from typer import Option
 from typer.models import OptionInfo
-
-from tinyllm_serve.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -29,16 +28,6 @@ def option(metavar: str, text: str, names: str = "") -> OptionInfo:
     """Declare an option with its help; two names are separated by a slash."""
     declared: OptionInfo = Option(*filter(None, names.split("/")), metavar=metavar, help=text)
     return declared
-
-
-def print_version(wanted: bool) -> bool:
-    """Print the version and exit, if it is wanted."""
-    if wanted:
-        from importlib.metadata import version  # imported here: takes 20 ms
-
-        echo(f"serve {version('tinyllm-serve')}")
-        raise Exit
-    return wanted
 
 
 def json_option(name: str, text: str | None) -> dict[str, object]:

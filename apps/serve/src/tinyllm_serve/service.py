@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from pydantic import ValidationError
+from tinyllm_cli.messages import UsageError
 from tinyllm_engine import AsyncEngine, Engine, EngineSettings, MemorySettingError
 from tinyllm_kernels import Arithmetic
 from tinyllm_qwen import CheckpointError, GenerationConfig, Qwen, Tokenizer, load
@@ -16,7 +17,7 @@ from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.config.generation import FILE_NAME
 from tinyllm_qwen.language_model import LanguageModel
 
-from tinyllm_serve.errors import ServeError, UsageError
+from tinyllm_serve.errors import ServeError
 from tinyllm_serve.group import CLOSE_TIMEOUT, Group
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.pace import Pacer

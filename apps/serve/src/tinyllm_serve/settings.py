@@ -9,6 +9,8 @@ from typing import Annotated, get_type_hints
 from urllib.parse import urlsplit
 
 from tinyllm_cli.api_key import is_valid_key
+from tinyllm_cli.messages import UsageError
+from tinyllm_cli.program import version_option
 from typer import Option
 
 from tinyllm_serve.clients import (
@@ -18,9 +20,8 @@ from tinyllm_serve.clients import (
     check_distinct,
     read_keys,
 )
-from tinyllm_serve.errors import UsageError
 from tinyllm_serve.http.loopback import is_loopback
-from tinyllm_serve.options import ModelOptions, Range, check, option, print_version
+from tinyllm_serve.options import ModelOptions, Range, check, option
 
 NUM_SPECULATIVE_TOKENS = 4
 """The default number of draft tokens ahead of each token, with a draft model."""
@@ -248,9 +249,7 @@ class Settings(ModelOptions):
     update: Annotated[
         bool, Option("--update", help="Replace the replicas of the running 'serve --ray'.")
     ] = False
-    version: Annotated[
-        bool, Option("--version", is_eager=True, callback=print_version, help="Print the version.")
-    ] = False
+    version: Annotated[bool, version_option("serve")] = False
 
     def __post_init__(self) -> None:
         """Check every option."""

@@ -4,10 +4,10 @@ import os
 from dataclasses import replace
 from importlib.util import find_spec
 
+from tinyllm_cli.messages import UsageError
 from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.partition.split import HEADS
 
-from tinyllm_serve.errors import UsageError
 from tinyllm_serve.service import generation_overrides, template_defaults
 from tinyllm_serve.settings import DRAFT_HEAD, Settings
 
