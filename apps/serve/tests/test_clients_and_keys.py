@@ -145,6 +145,22 @@ def test_a_wrong_key_file_is_a_usage_error(tmp_path: Path, text: str, expected: 
         Settings(api_key_file=file).clients()
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "expected"),
+    [
+        ("a", "secret-one", "key-1 and a: expected different keys"),
+        ("key-1", "secret-two", "expected one key with the name 'key-1', got two"),
+    ],
+)
+def test_a_key_of_the_command_line_differs_from_those_of_the_file(
+    tmp_path: Path, name: str, key: str, expected: str
+) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text(f'[[keys]]\nname = "{name}"\nkey = "{key}"')
+    with pytest.raises(UsageError, match=f"^--api-key-file: {expected}$"):
+        Settings(api_key=["secret-one"], api_key_file=file).clients()
+
+
 def test_a_missing_key_file_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--api-key-file: cannot read"):
         Settings(api_key_file=tmp_path / "none").clients()

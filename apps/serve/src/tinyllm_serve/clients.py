@@ -4,7 +4,7 @@ import hashlib
 import logging
 import stat
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,6 +72,8 @@ class KeyEntry:
 def read_keys(path: Path) -> list[KeyEntry]:
     """Read a key file: TOML with a table `[[keys]]` for each key.
 
+    `check_distinct` compares the keys, because the command line may add further ones.
+
     Raises:
         UsageError: if the file cannot be read, or a table is wrong. No message has a key.
     """
@@ -95,7 +97,6 @@ def read_keys(path: Path) -> list[KeyEntry]:
     if content.keys() != {"keys"} or not isinstance(tables, list) or not tables:
         raise _wrong("expected tables [[keys]] and nothing else")
     entries = [_entry(number, table) for number, table in enumerate(tables, 1)]
-    check_distinct(entries)
     if readable:
         _log.warning(
             "other users of this machine can read the API keys",
@@ -104,14 +105,17 @@ def read_keys(path: Path) -> list[KeyEntry]:
     return entries
 
 
-def check_distinct(entries: Sequence[KeyEntry]) -> None:
+def check_distinct(entries: Iterable[KeyEntry]) -> None:
     """Raise UsageError if two keys are equal or have the same name."""
-    for number, entry in enumerate(entries, 1):
-        for other in entries[: number - 1]:
-            if entry.name == other.name:
-                raise _wrong(f"expected one key with the name {entry.name!r}, got two")
-            if entry.key == other.key:
-                raise _wrong(f"{other.name} and {entry.name}: expected different keys")
+    names: set[str] = set()
+    name_of_key: dict[str, str] = {}
+    for entry in entries:
+        if entry.name in names:
+            raise _wrong(f"expected one key with the name {entry.name!r}, got two")
+        if entry.key in name_of_key:
+            raise _wrong(f"{name_of_key[entry.key]} and {entry.name}: expected different keys")
+        names.add(entry.name)
+        name_of_key[entry.key] = entry.name
 
 
 def _entry(number: int, table: object) -> KeyEntry:

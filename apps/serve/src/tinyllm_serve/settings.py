@@ -13,13 +13,7 @@ from tinyllm_cli.messages import UsageError
 from tinyllm_cli.program import version_option
 from typer import Option
 
-from tinyllm_serve.clients import (
-    MAX_PRIORITY,
-    Client,
-    KeyEntry,
-    check_distinct,
-    read_keys,
-)
+from tinyllm_serve.clients import MAX_PRIORITY, Client, KeyEntry, check_distinct, read_keys
 from tinyllm_serve.http.loopback import is_loopback
 from tinyllm_serve.options import ModelOptions, Range, check, option
 
