@@ -1,4 +1,4 @@
-"""Long input of one client takes turns with the input of other clients, and rests between."""
+"""Long input: a client has one thread at a time, and is charged for the time of the thread."""
 
 import asyncio
 import gc
@@ -7,7 +7,7 @@ import time
 
 from tinyllm_serve.clients import Client
 from tinyllm_serve.generation.threads import run_in_thread
-from tinyllm_serve.http.pace import BURST, RATE, UNIT_SECONDS, Pacer
+from tinyllm_serve.http.rate_limiter import BURST, RATE, UNIT_SECONDS, RateLimiter
 
 BUSY, QUIET = Client(tenant="busy"), Client(tenant="quiet")
 MESSAGES = [{"role": "user", "content": ""}] * 1500
@@ -21,14 +21,14 @@ def render(_messages: object, seconds: float) -> None:
 
 def test_a_client_waits_for_one_input_of_another_client() -> None:
     async def test() -> float:
-        pacer = Pacer()
+        rate_limiter = RateLimiter()
         busy = [
-            asyncio.create_task(run_in_thread(pacer, BUSY, render, MESSAGES, 0.1))
+            asyncio.create_task(run_in_thread(rate_limiter, BUSY, render, MESSAGES, 0.1))
             for _ in range(20)
         ]
         await asyncio.sleep(0.05)
         start = time.monotonic()
-        await run_in_thread(pacer, QUIET, render, MESSAGES, 0.01)
+        await run_in_thread(rate_limiter, QUIET, render, MESSAGES, 0.01)
         waited = time.monotonic() - start
         for each in busy:
             each.cancel()
@@ -52,14 +52,14 @@ def test_many_messages_of_a_client_are_rendered_in_one_thread() -> None:
             running -= 1
 
     async def test() -> None:
-        pacer = Pacer()
-        await asyncio.gather(*(run_in_thread(pacer, BUSY, work, MESSAGES) for _ in range(8)))
+        rate_limiter = RateLimiter()
+        await asyncio.gather(*(run_in_thread(rate_limiter, BUSY, work, MESSAGES) for _ in range(8)))
 
     asyncio.run(test())
     assert most == 1
 
 
-def test_cancelled_work_is_left_out_and_begun_work_keeps_its_turn() -> None:
+def test_cancelled_work_is_left_out_and_begun_work_delays_the_next() -> None:
     events, gate = list[str](), threading.Event()
 
     def work(_messages: object, name: str) -> None:
@@ -68,9 +68,11 @@ def test_cancelled_work_is_left_out_and_begun_work_keeps_its_turn() -> None:
         events.append(f"{name} ends")
 
     async def test() -> None:
-        pacer = Pacer()
+        rate_limiter = RateLimiter()
         tasks = [
-            asyncio.create_task(run_in_thread(pacer, Client(tenant=name), work, MESSAGES, name))
+            asyncio.create_task(
+                run_in_thread(rate_limiter, Client(tenant=name), work, MESSAGES, name)
+            )
             for name in "abcd"
         ]
         while len(events) < 2:  # both threads work
@@ -78,7 +80,7 @@ def test_cancelled_work_is_left_out_and_begun_work_keeps_its_turn() -> None:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks[2:])
-        again = run_in_thread(pacer, Client(tenant="a"), work, MESSAGES, "a again")
+        again = run_in_thread(rate_limiter, Client(tenant="a"), work, MESSAGES, "a again")
         tasks.append(asyncio.create_task(again))
         await asyncio.sleep(0.01)
         gate.set()
@@ -90,12 +92,12 @@ def test_cancelled_work_is_left_out_and_begun_work_keeps_its_turn() -> None:
     assert len(events) == 6
 
 
-def test_a_busy_client_rests_after_long_input_beside_another_client() -> None:
+def test_a_busy_client_waits_after_long_input_beside_another_client() -> None:
     async def test() -> float:
-        pacer = Pacer()
-        async with pacer.turn(QUIET), pacer.turn(BUSY, BURST - 1):
+        rate_limiter = RateLimiter()
+        async with rate_limiter.acquire(QUIET), rate_limiter.acquire(BUSY, BURST - 1):
             start = time.monotonic()
-            await pacer.rest(BUSY, 20 * UNIT_SECONDS)
+            await rate_limiter.charge_thread_time(BUSY, 20 * UNIT_SECONDS)
             return time.monotonic() - start
 
     assert 15 / RATE < asyncio.run(test()) < 60 / RATE
@@ -112,7 +114,7 @@ def test_the_error_of_begun_work_whose_caller_has_gone_is_not_logged() -> None:
     async def test() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _loop, context: logged.append(context))
-        task = asyncio.create_task(run_in_thread(Pacer(), BUSY, work, MESSAGES))
+        task = asyncio.create_task(run_in_thread(RateLimiter(), BUSY, work, MESSAGES))
         await asyncio.to_thread(begun.wait, 60)
         task.cancel()
         loop.call_later(0.05, gate.set)  # after the cancellation

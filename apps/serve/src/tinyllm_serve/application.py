@@ -19,7 +19,7 @@ from tinyllm_serve.http.api_key import BEARER, Anonymous, ApiKey
 from tinyllm_serve.http.body_limit import BodyLimit
 from tinyllm_serve.http.errors import ApiError, ErrorBody, as_api_error
 from tinyllm_serve.http.host_check import HostCheck
-from tinyllm_serve.http.pace import Pacer
+from tinyllm_serve.http.rate_limiter import RateLimiter
 from tinyllm_serve.http.request_log import RequestLog, log_fields
 from tinyllm_serve.metrics import Metrics
 from tinyllm_serve.protocol.anthropic import CountTokensRequest, MessagesRequest
@@ -79,7 +79,7 @@ _ROUTES = [route for router in (*_PROTECTED, *_OPEN) for route in router.routes]
 def make_application(service: Service) -> ASGIApp:
     """Make the endpoints of a service, behind the middleware."""
     endpoints = make_endpoints(service)
-    return add_middleware(endpoints, service.settings, service.metrics, service.pacer)
+    return add_middleware(endpoints, service.settings, service.metrics, service.rate_limiter)
 
 
 def make_endpoints(service: Service) -> ASGIApp:
@@ -101,16 +101,18 @@ def make_endpoints(service: Service) -> ASGIApp:
     return app
 
 
-def add_middleware(app: ASGIApp, settings: Settings, metrics: Metrics, pacer: Pacer) -> ASGIApp:
+def add_middleware(
+    app: ASGIApp, settings: Settings, metrics: Metrics, rate_limiter: RateLimiter
+) -> ASGIApp:
     """Wrap endpoints in the middleware: log, Host, CORS, API key, body limit, in this order.
 
     All scopes are HTTP requests, because the server runs without lifespan events and WebSockets.
     """
     app = BodyLimit(app, settings.max_body, settings.max_body_memory, settings.timeout_body)
     if settings.has_keys:
-        app = ApiKey(app, settings.clients(), pacer)
+        app = ApiKey(app, settings.clients(), rate_limiter)
     else:
-        app = Anonymous(app, settings.max_priority, pacer)
+        app = Anonymous(app, settings.max_priority, rate_limiter)
     if settings.allowed_origins:
         # Outside of the key check, because a browser sends its preflight requests without a key.
         app = CORSMiddleware(

@@ -20,7 +20,7 @@ from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_serve.errors import ServeError
 from tinyllm_serve.group import CLOSE_TIMEOUT, Group
 from tinyllm_serve.http.errors import ApiError
-from tinyllm_serve.http.pace import Pacer
+from tinyllm_serve.http.rate_limiter import RateLimiter
 from tinyllm_serve.metrics import Metrics
 from tinyllm_serve.options import json_option
 from tinyllm_serve.protocol.chat import TemplateVariables
@@ -41,7 +41,7 @@ class Service(ServedModel):
         arithmetic: backend and dtype; None before the model is loaded.
         page_tokens: the number of tokens that the pages hold; 0 before the model is loaded.
         created: the time of the start, in seconds since 1970.
-        pacer: the pace of each client's requests and answers.
+        rate_limiter: the rate limit of each client's requests and answers.
         embeddings: the requests for embeddings in progress. Their texts are queued one by one.
     """
 
@@ -67,7 +67,7 @@ class Service(ServedModel):
         self._generation = generation_overrides(settings)
         self.template_defaults = template_defaults(settings)
         self.created = int(time.time())
-        self.pacer = Pacer()
+        self.rate_limiter = RateLimiter()
         self.embeddings = set[asyncio.Task[object]]()
         self.metrics = Metrics(
             lambda: None if self.state == "loading" else self.engine.stats,

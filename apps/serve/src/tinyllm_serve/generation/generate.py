@@ -238,9 +238,9 @@ class Generation:
         latency = metrics.time_to_first_token
         try:
             with renamed_fields(self._body.field_names):
-                engine, pacer = self._service.engine, self._service.pacer
+                engine, rate_limiter = self._service.engine, self._service.rate_limiter
                 async with (
-                    pacer.turn(self._client),
+                    rate_limiter.acquire(self._client),
                     aclosing(engine.stream(answer.request)) as outputs,
                 ):
                     async for output in outputs:

@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 from tinyllm_serve.clients import Client
-from tinyllm_serve.http.pace import Pacer
+from tinyllm_serve.http.rate_limiter import RateLimiter
 from tinyllm_serve.protocol.input_size import is_larger
 
 LONG = 10_000
@@ -18,8 +18,8 @@ LONG = 10_000
 PER_VALUE = 20
 """Characters that take as long as a value: a message, or one of its fields."""
 
-_turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-"""For each tenant with long input, the turn of its input."""
+_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+"""For each tenant with long input, the lock that its input in a thread holds."""
 
 _short_texts = ThreadPoolExecutor(2, thread_name_prefix="short-text")
 _long_texts = ThreadPoolExecutor(2, thread_name_prefix="long-text")
@@ -31,14 +31,19 @@ T = TypeVar("T")
 
 
 async def run_in_thread(
-    pacer: Pacer, client: Client, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    rate_limiter: RateLimiter,
+    client: Client,
+    work: Callable[P, T],
+    *args: P.args,
+    **kwargs: P.kwargs,
 ) -> T:
     """Call `work` in a thread, so that streams continue meanwhile.
 
     Long input, by the size of `args`, has two threads of its own, so that other requests do not
     wait for it. A client has one long input at a time in these threads, so that other clients wait
-    for one of its inputs and not for all, and rests after it. Work that is cancelled before a
-    thread is free is left out. A thread that has begun goes on, and the client keeps its turn.
+    for one of its inputs and not for all. The rate limiter charges the client for the time of the
+    thread. Work that is cancelled before a thread is free is left out. A thread that has begun goes
+    on, and the client's next long input waits for its end.
     """
     if not any(is_larger(each, LONG, per_value=PER_VALUE) for each in args):
         short = partial(work, *args, **kwargs)
@@ -53,7 +58,7 @@ async def run_in_thread(
         finally:
             seconds = time.thread_time() - start
 
-    async with _turns.setdefault(client.tenant, asyncio.Lock()):
+    async with _locks.setdefault(client.tenant, asyncio.Lock()):
         job = _long_texts.submit(timed)
         done = asyncio.wrap_future(job)
         try:
@@ -63,4 +68,4 @@ async def run_in_thread(
             await asyncio.wait([done])
             if not done.cancelled():
                 done.exception()  # asyncio would log the error that no caller waits for
-            await pacer.rest(client, seconds)
+            await rate_limiter.charge_thread_time(client, seconds)

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tinyllm_serve.clients import Client
 from tinyllm_serve.http.body_limit import announced_length
 from tinyllm_serve.http.errors import ApiError
-from tinyllm_serve.http.pace import BODY_UNIT, Pacer
+from tinyllm_serve.http.rate_limiter import BODY_UNIT, RateLimiter
 from tinyllm_serve.http.request_log import refuse
 
 OPEN_PATHS = ("/", "/health", "/ready", "/docs", "/openapi.json")
@@ -44,18 +44,18 @@ def client_of(request: Request) -> Client:
 class Anonymous:
     """Make each connection a client."""
 
-    def __init__(self, app: ASGIApp, max_priority: int, pacer: Pacer) -> None:
+    def __init__(self, app: ASGIApp, max_priority: int, rate_limiter: RateLimiter) -> None:
         """Wrap an application."""
         self._app = app
         self._max_priority = max_priority
-        self._pacer = pacer
+        self._rate_limiter = rate_limiter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on."""
         host, port = scope.get("client") or ("", 0)
         client = Client(tenant=f"{host}:{port}", max_priority=self._max_priority)
         scope["state"] = {**scope["state"], "client": client}
-        await _in_turn(self._app, self._pacer, scope, receive, send)
+        await _limit_rate(self._app, self._rate_limiter, scope, receive, send)
 
 
 class ApiKey:
@@ -65,10 +65,12 @@ class ApiKey:
     calls dependencies: a client without a key could send bodies of 10 MB to be parsed.
     """
 
-    def __init__(self, app: ASGIApp, clients: Mapping[str, Client], pacer: Pacer) -> None:
+    def __init__(
+        self, app: ASGIApp, clients: Mapping[str, Client], rate_limiter: RateLimiter
+    ) -> None:
         """Wrap an application; `clients` maps each key to its client."""
         self._app = app
-        self._pacer = pacer
+        self._rate_limiter = rate_limiter
         self._clients = [(key.encode(), client) for key, client in clients.items()]
         self._in_progress: Counter[str] = Counter()
 
@@ -102,7 +104,7 @@ class ApiKey:
             return
         self._in_progress[client.name] += 1
         try:
-            await _in_turn(self._app, self._pacer, scope, receive, send)
+            await _limit_rate(self._app, self._rate_limiter, scope, receive, send)
         finally:
             self._in_progress[client.name] -= 1
 
@@ -120,11 +122,15 @@ class ApiKey:
         return found[0] if found else None
 
 
-async def _in_turn(app: ASGIApp, pacer: Pacer, scope: Scope, receive: Receive, send: Send) -> None:
-    """Pass a request on when it is its client's turn, or answer 429."""
+async def _limit_rate(
+    app: ASGIApp, rate_limiter: RateLimiter, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Pass a request on once the rate limit of its client allows it, or answer 429."""
     async with AsyncExitStack() as stack:
         try:
-            await stack.enter_async_context(pacer.turn(scope["state"]["client"], _units(scope)))
+            await stack.enter_async_context(
+                rate_limiter.acquire(scope["state"]["client"], _units(scope))
+            )
         except ApiError as error:
             await refuse(error, scope, receive, send)
             return

@@ -24,7 +24,7 @@ from tinyllm_serve.http.body import in_turn, read_body
 from tinyllm_serve.http.body_limit import release_body
 from tinyllm_serve.http.disconnect import cancel, disconnected
 from tinyllm_serve.http.errors import RETRY_AFTER_UNAVAILABLE, ApiError
-from tinyllm_serve.http.pace import Pacer
+from tinyllm_serve.http.rate_limiter import RateLimiter
 from tinyllm_serve.http.sse import lost_stream_end
 from tinyllm_serve.json_log import log_event
 from tinyllm_serve.replicas.cluster import deploy, deployed, join_cluster, stop_cluster
@@ -51,7 +51,7 @@ def make_front(replicas: ReplicaSet) -> ASGIApp:
     app.state.served = replicas
     app.mount("/", Front(replicas))
     add_error_handlers(app)
-    return add_middleware(app, replicas.settings, replicas.metrics, Pacer())
+    return add_middleware(app, replicas.settings, replicas.metrics, RateLimiter())
 
 
 def run_replicas(settings: Settings) -> None:

@@ -72,7 +72,7 @@ async def start_chat(service: Service, body: ChatRequest, request: Request) -> G
     service.check_model(body.model)
     client = client_of(request)
     # In a thread, so that other streams continue while long texts are rendered.
-    prompt, grammar = await run_in_thread(service.pacer, client, _prepare, service, body)
+    prompt, grammar = await run_in_thread(service.rate_limiter, client, _prepare, service, body)
     body.messages.clear()  # FastAPI keeps the body until the answer has ended
     functions = {tool.function.name: tool.function.parameters or {} for tool in body.offered_tools}
     return Generation(
@@ -95,7 +95,7 @@ async def count_prompt(service: Service, body: ChatRequest, request: Request) ->
     """Return the number of tokens of a conversation's prompt, tools included."""
     limit = max(service.context_length, MAX_TEXT_TOKENS)
     client = client_of(request)
-    prompt = await run_in_thread(service.pacer, client, _prompt, service, body, limit)
+    prompt = await run_in_thread(service.rate_limiter, client, _prompt, service, body, limit)
     return len(prompt.tokens)
 
 

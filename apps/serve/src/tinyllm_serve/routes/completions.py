@@ -47,7 +47,9 @@ async def completions(body: CompletionRequest, request: Request, service: ModelS
     log_fields(request)["user"] = body.user
     client = client_of(request)
     # In a thread, so that other streams continue while long texts are encoded.
-    prompts, echoes, grammar = await run_in_thread(service.pacer, client, _prepare, service, body)
+    prompts, echoes, grammar = await run_in_thread(
+        service.rate_limiter, client, _prepare, service, body
+    )
     body.prompt = ""  # FastAPI keeps the body until the answer has ended
     generation = Generation(
         service,

@@ -97,7 +97,7 @@ async def embeddings(body: EmbeddingRequest, request: Request, service: ModelSer
         )
         raise ApiError(400, message, param="dimensions")
     client = client_of(request)
-    texts = await run_in_thread(service.pacer, client, _tokens, service, body)
+    texts = await run_in_thread(service.rate_limiter, client, _tokens, service, body)
     body.input = ""  # FastAPI keeps the body until the answer has ended
     log = log_fields(request)
     log["user"] = body.user
@@ -169,7 +169,7 @@ async def _vector(
     Raises:
         EngineFullError: if the queue is full, without `waits`.
     """
-    async with service.pacer.turn(client, refuses=False):
+    async with service.rate_limiter.acquire(client, refuses=False):
         while True:
             try:
                 vector = await service.engine.embed(

@@ -70,7 +70,9 @@ async def count_tokens(
 async def _as_chat(body: CountTokensRequest, request: Request, service: Service) -> ChatRequest:
     """Convert a request, and write to the log line what was left out of it."""
     with renamed_fields(CHAT_FIELDS):
-        chat, left_out = await run_in_thread(service.pacer, client_of(request), as_chat, body)
+        chat, left_out = await run_in_thread(
+            service.rate_limiter, client_of(request), as_chat, body
+        )
     log_fields(request).update(left_out)
     body.messages.clear()  # FastAPI keeps the body until the answer has ended
     return chat

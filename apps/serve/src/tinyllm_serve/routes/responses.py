@@ -62,7 +62,7 @@ async def responses(body: ResponseRequest, request: Request, service: ModelServi
     response = ModelResponse(service, body)
     try:
         with renamed_fields(CHAT_FIELDS):
-            chat = await run_in_thread(service.pacer, client_of(request), as_chat, body)
+            chat = await run_in_thread(service.rate_limiter, client_of(request), as_chat, body)
             body.input = ""  # FastAPI keeps the body until the answer has ended
             generation = await start_chat(service, chat, request)
     except ApiError as error:
@@ -83,7 +83,7 @@ async def input_tokens(
     """Return the number of tokens of a conversation's prompt, tools included."""
     service.check_model(body.model)
     with renamed_fields(CHAT_FIELDS):
-        chat = await run_in_thread(service.pacer, client_of(request), as_chat, body)
+        chat = await run_in_thread(service.rate_limiter, client_of(request), as_chat, body)
         return InputTokens(input_tokens=await count_prompt(service, chat, request))
 
 

@@ -140,7 +140,7 @@ async def tokenize(
 ) -> TokenizeResponse:
     """Return the tokens of a text or of a conversation."""
     service.check_model(body.model)
-    tokens = await run_in_thread(service.pacer, client_of(request), _encode, service, body)
+    tokens = await run_in_thread(service.rate_limiter, client_of(request), _encode, service, body)
     return TokenizeResponse(tokens=tokens, count=len(tokens), max_model_len=service.max_model_len)
 
 
@@ -158,7 +158,7 @@ async def detokenize(
         message = f"tokens: expected at most {_max_tokens(service)}, got {len(body.tokens)}"
         raise ApiError(400, message, param="tokens")
     text = await run_in_thread(
-        service.pacer,
+        service.rate_limiter,
         client_of(request),
         service.tokenizer.decode,
         body.tokens,

@@ -1,4 +1,4 @@
-"""The pace of requests: a client that sends many leaves time of the event loop to others."""
+"""The rate limit of clients, so that many requests of one client do not delay other clients."""
 
 import asyncio
 import math
@@ -34,21 +34,21 @@ UNIT_SECONDS = 0.002
 """Seconds of a thread that count as one more unit. Threads hold Python's lock for half of them."""
 
 
-class Pacer:
-    """Delays the work of a client to `RATE`, while other clients have work in progress.
+class RateLimiter:
+    """Limits the work of a client to `RATE`, while other clients have work in progress.
 
     A client that is alone is never delayed. The delay is that of the generic cell rate algorithm
-    (ITU-T I.371): each unit of work moves the time at which the burst of the client is whole again.
+    (ITU-T I.371): each unit of work moves the time at which the burst of the client is full again.
     """
 
     def __init__(self) -> None:
         """Start without clients."""
         self._active: Counter[str] = Counter()
-        # The time at which the burst of each client is whole again, the latest client last.
-        self._whole: OrderedDict[str, float] = OrderedDict()
+        # The time at which the burst of each client is full again, the latest client last.
+        self._full_at: OrderedDict[str, float] = OrderedDict()
 
     @asynccontextmanager
-    async def turn(
+    async def acquire(
         self, client: Client, units: float = 1.0, *, refuses: bool = True
     ) -> AsyncIterator[None]:
         """Wait until the client may begin work of some units, and count the work in progress.
@@ -79,19 +79,19 @@ class Pacer:
             if not self._active[tenant]:
                 del self._active[tenant]
 
-    async def rest(self, client: Client, seconds: float) -> None:
-        """Wait until the client may go on, after work that took a thread some seconds."""
+    async def charge_thread_time(self, client: Client, seconds: float) -> None:
+        """Charge a client for seconds of a thread, and wait until the client may continue."""
         delay = self._charge(client, seconds / UNIT_SECONDS)
         await asyncio.sleep(min(max(delay, 0.0), MAX_DELAY))
 
     def _charge(self, client: Client, units: float) -> float:
         """Take units from the burst of a client; return the seconds until it may begin."""
         tenant, now, interval = client.tenant, time.monotonic(), 1.0 / (RATE * client.weight)
-        whole = max(self._whole.get(tenant, 0.0), now) + units * interval
+        full_at = max(self._full_at.get(tenant, 0.0), now) + units * interval
         if len(self._active) <= 1:  # the client is alone: it is not delayed, and owes nothing later
-            whole = min(whole, now + BURST * interval)
-        self._whole[tenant] = whole
-        self._whole.move_to_end(tenant)
-        while self._whole and next(iter(self._whole.values())) <= now:
-            self._whole.popitem(last=False)
-        return whole - BURST * interval - now
+            full_at = min(full_at, now + BURST * interval)
+        self._full_at[tenant] = full_at
+        self._full_at.move_to_end(tenant)
+        while self._full_at and next(iter(self._full_at.values())) <= now:
+            self._full_at.popitem(last=False)
+        return full_at - BURST * interval - now

@@ -1,4 +1,4 @@
-"""The pace of requests, with a clock of the test."""
+"""The rate limit of clients, with a clock of the test."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ import pytest
 from tinyllm_serve.application import make_application
 from tinyllm_serve.clients import Client
 from tinyllm_serve.http.errors import ApiError
-from tinyllm_serve.http.pace import BURST, MAX_DELAY, RATE, REFUSAL_SECONDS, Pacer
+from tinyllm_serve.http.rate_limiter import BURST, MAX_DELAY, RATE, REFUSAL_SECONDS, RateLimiter
 from tinyllm_serve.service import Service
 from tinyllm_serve.settings import Settings
 
@@ -29,18 +29,18 @@ def delays(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
-async def work(pacer: Pacer, client: Client, times: int, units: float = 1.0) -> None:
+async def work(rate_limiter: RateLimiter, client: Client, times: int, units: float = 1.0) -> None:
     for _ in range(times):
-        async with pacer.turn(client, units):
+        async with rate_limiter.acquire(client, units):
             pass
 
 
 def test_a_client_that_is_alone_is_never_delayed(delays: list[float]) -> None:
     async def test() -> None:
-        pacer = Pacer()
-        await work(pacer, BUSY, 10_000)
-        async with pacer.turn(QUIET):
-            await work(pacer, BUSY, 1)
+        rate_limiter = RateLimiter()
+        await work(rate_limiter, BUSY, 10_000)
+        async with rate_limiter.acquire(QUIET):
+            await work(rate_limiter, BUSY, 1)
 
     asyncio.run(test())
     assert sum(delays) <= 1 / RATE, "work of a client that was alone counts against it"
@@ -48,9 +48,9 @@ def test_a_client_that_is_alone_is_never_delayed(delays: list[float]) -> None:
 
 def test_a_busy_client_is_delayed_to_the_rate_beside_another(delays: list[float]) -> None:
     async def test() -> None:
-        pacer = Pacer()
-        async with pacer.turn(QUIET):
-            await work(pacer, BUSY, int(BURST) + 50)
+        rate_limiter = RateLimiter()
+        async with rate_limiter.acquire(QUIET):
+            await work(rate_limiter, BUSY, int(BURST) + 50)
 
     asyncio.run(test())
     assert len(delays) == 50
@@ -61,11 +61,11 @@ def test_a_later_part_of_a_request_waits_as_long_as_needed(delays: list[float]) 
     units = BURST + 2 * MAX_DELAY * RATE
 
     async def test() -> None:
-        pacer = Pacer()
-        async with pacer.turn(QUIET):
+        rate_limiter = RateLimiter()
+        async with rate_limiter.acquire(QUIET):
             with pytest.raises(ApiError):
-                await work(pacer, BUSY, 1, units)
-            async with pacer.turn(BUSY, units, refuses=False):
+                await work(rate_limiter, BUSY, 1, units)
+            async with rate_limiter.acquire(BUSY, units, refuses=False):
                 pass
 
     asyncio.run(test())
@@ -74,12 +74,12 @@ def test_a_later_part_of_a_request_waits_as_long_as_needed(delays: list[float]) 
 
 def test_the_quiet_client_is_not_delayed(delays: list[float]) -> None:
     async def test() -> None:
-        pacer = Pacer()
-        async with pacer.turn(QUIET):
-            await work(pacer, BUSY, 500)
+        rate_limiter = RateLimiter()
+        async with rate_limiter.acquire(QUIET):
+            await work(rate_limiter, BUSY, 500)
             before = len(delays)
-            async with pacer.turn(BUSY):
-                await work(pacer, QUIET, 20)
+            async with rate_limiter.acquire(BUSY):
+                await work(rate_limiter, QUIET, 20)
         assert len(delays) == before + 1, "the busy client alone was delayed"
 
     asyncio.run(test())
@@ -87,14 +87,14 @@ def test_the_quiet_client_is_not_delayed(delays: list[float]) -> None:
 
 def test_weight_and_units_change_the_rate(delays: list[float]) -> None:
     async def test() -> None:
-        pacer = Pacer()
-        async with pacer.turn(QUIET):
-            await work(pacer, Client(tenant="heavy", weight=10.0), 1000)
+        rate_limiter = RateLimiter()
+        async with rate_limiter.acquire(QUIET):
+            await work(rate_limiter, Client(tenant="heavy", weight=10.0), 1000)
             assert max(delays) == pytest.approx(900 / (10 * RATE))
             delays.clear()
-            await work(pacer, Client(tenant="light", weight=0.5), 1)
+            await work(rate_limiter, Client(tenant="light", weight=0.5), 1)
             assert not delays
-            await work(pacer, Client(tenant="long bodies"), 2, units=BURST)
+            await work(rate_limiter, Client(tenant="long bodies"), 2, units=BURST)
             assert delays == [pytest.approx(BURST / RATE)]
 
     asyncio.run(test())
@@ -102,13 +102,13 @@ def test_weight_and_units_change_the_rate(delays: list[float]) -> None:
 
 def test_work_that_would_wait_too_long_is_refused(delays: list[float]) -> None:
     async def test() -> None:
-        pacer = Pacer()
-        async with pacer.turn(QUIET):
+        rate_limiter = RateLimiter()
+        async with rate_limiter.acquire(QUIET):
             with pytest.raises(ApiError, match="too much") as error:
-                await work(pacer, BUSY, 1000)
+                await work(rate_limiter, BUSY, 1000)
             assert error.value.status == 429
             assert delays[-1] == REFUSAL_SECONDS
-            await work(pacer, QUIET, 1)
+            await work(rate_limiter, QUIET, 1)
 
     asyncio.run(test())
     assert max(delays) <= MAX_DELAY
@@ -119,11 +119,11 @@ def test_clients_that_have_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
 
     async def test() -> None:
-        pacer = Pacer()
-        async with pacer.turn(QUIET):
+        rate_limiter = RateLimiter()
+        async with rate_limiter.acquire(QUIET):
             for number in range(100):
-                await work(pacer, Client(tenant=str(number)), 3)
-        assert len(pacer._whole) < 5
+                await work(rate_limiter, Client(tenant=str(number)), 3)
+        assert len(rate_limiter._full_at) < 5
 
     asyncio.run(test())
 
@@ -131,11 +131,11 @@ def test_clients_that_have_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -
 def test_each_embedded_text_is_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     charged: list[float] = []
 
-    def charge(_pacer: Pacer, _client: Client, units: float) -> float:
+    def charge(_rate_limiter: RateLimiter, _client: Client, units: float) -> float:
         charged.append(units)
         return 0.0
 
-    monkeypatch.setattr(Pacer, "_charge", charge)
+    monkeypatch.setattr(RateLimiter, "_charge", charge)
 
     async def embed() -> httpx.Response:
         service = Service(Settings())
