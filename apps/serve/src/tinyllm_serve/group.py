@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tinyllm_cli.messages import UsageError
 from tinyllm_engine import AsyncEngine
@@ -65,7 +65,7 @@ class Group:
     """
 
     member: Member
-    on_loss: LostRankCallback = field(default_factory=LostRankCallback)
+    on_loss: LostRankCallback
 
 
 @contextmanager

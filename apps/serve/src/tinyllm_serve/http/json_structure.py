@@ -22,19 +22,17 @@ class StructureError(ValueError):
 
 @dataclass(frozen=True)
 class JsonBounds:
-    """The largest structure of a JSON text.
+    """The largest structure of a JSON text, which also has at most `MAX_DEPTH` levels.
 
     Attributes:
         values: the most items of arrays and objects.
         containers: the most arrays and objects.
         strings: the most strings, names of fields included.
-        depth: the deepest nesting of arrays and objects.
     """
 
     values: int
     containers: int = 1 << 16
     strings: int = 1 << 18
-    depth: int = MAX_DEPTH
 
     def check(self, text: bytes | bytearray) -> None:
         """Check the structure of a text. A text that is not JSON may pass.
@@ -44,7 +42,7 @@ class JsonBounds:
         """
         opened = text.count(b"[") + text.count(b"{")
         if (
-            opened <= min(self.depth, self.containers)
+            opened <= min(MAX_DEPTH, self.containers)
             and text.count(b'"') <= self.strings
             and text.count(b",") + opened <= self.values
         ):
@@ -65,9 +63,9 @@ class JsonBounds:
                 raise StructureError(f"expected at most {self.values:,} values")
             for bracket in between.translate(None, _NOT_BRACKETS):
                 depth += 1 if bracket in b"[{" else -1
-                if depth > self.depth:
+                if depth > MAX_DEPTH:
                     raise StructureError(
-                        f"expected at most {self.depth} levels of arrays and objects"
+                        f"expected at most {MAX_DEPTH} levels of arrays and objects"
                     )
             if start < 0:
                 return

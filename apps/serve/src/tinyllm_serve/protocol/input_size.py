@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pydantic import BaseModel
 
 
-def is_larger(given: object, limit: int, *, per_value: int = 1) -> bool:
+def is_larger(given: object, limit: int, *, per_value: int) -> bool:
     """Return True if texts and values add up to more than `limit`. No more than that are counted.
 
     A value counts as `per_value` characters, and a text as its own characters too.

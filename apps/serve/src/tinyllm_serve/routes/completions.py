@@ -143,7 +143,7 @@ class TextCompletion:
         return self._echoes[index // self._body.choices]
 
     def _response(
-        self, choices: list[CompletionChoice], usage: UsageBody | None = None
+        self, choices: list[CompletionChoice], usage: UsageBody | None
     ) -> CompletionResponse:
         return CompletionResponse(
             id=self._id,
