@@ -33,7 +33,7 @@ def test_weights_take_what_the_check_expects(
     monkeypatch.setattr(FREE, lambda: size)
     load_weights(folder, config, dtype=dtype)
     monkeypatch.setattr(FREE, lambda: size - 1)
-    message = "the weights take .* of memory, .* are free: .* fewer bits .* smaller one"
+    message = "the weights take .* of memory, .* are free: .* smaller model, or one in 4 bits"
     with pytest.raises(CheckpointError, match=f"^{re.escape(str(folder))}: {message}"):
         load_weights(folder, config, dtype=dtype)
 

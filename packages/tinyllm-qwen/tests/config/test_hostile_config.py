@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tinyllm_qwen.checkpoint.schema import expected_shapes
 from tinyllm_qwen.config.generation import GenerationConfig
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import CheckpointError
@@ -24,6 +25,26 @@ READ = [
     "rms_norm_eps",
     "rope_theta",
 ]
+HYBRID = {
+    "model_type": "qwen3_next",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6,
+    "tie_word_embeddings": False,
+    "num_experts_per_tok": 1,
+    "linear_conv_kernel_dim": 4,
+    "num_hidden_layers": 4,
+} | dict.fromkeys(
+    (
+        "linear_num_key_heads",
+        "linear_num_value_heads",
+        "linear_key_head_dim",
+        "linear_value_head_dim",
+        "num_experts",
+        "moe_intermediate_size",
+        "shared_expert_intermediate_size",
+    ),
+    1 << 40,
+)
 NONSENSE = [
     b"1000000000000",
     b"-1",
@@ -130,3 +151,17 @@ def test_a_config_that_is_not_a_json_object_is_refused(
     (tmp_path / "config.json").write_bytes(text)
     with pytest.raises(CheckpointError, match=message):
         QwenConfig.from_folder(tmp_path)
+
+
+def test_no_axis_of_a_weight_is_too_long_for_mlx() -> None:
+    """The largest accepted number of each field, found by the error of a larger one."""
+    largest = dict.fromkeys(READ, 1 << 40) | HYBRID
+    for _ in range(1000):
+        try:
+            config = QwenConfig.from_hf(dict(largest))
+            break
+        except CheckpointError as error:
+            name = str(error).removeprefix("config.json: ").split(":")[0]
+            largest[name] = largest[name] // 2
+    shapes = expected_shapes(config)
+    assert (1 << 28) < max(max(shape) for shape in shapes.values()) < (1 << 31)

@@ -65,8 +65,8 @@ def check_memory(
         whose = "" if len(all_shapes) == 1 else f" of the {len(all_shapes)} ranks on this machine"
         raise MemoryShortageError(
             f"{folder}: the weights{whose} take {format_bytes(needed)} of memory, "
-            f"{format_bytes(free)} are free: end other programs, convert the model to fewer bits "
-            "(convert --bits 4), or take a smaller one",
+            f"{format_bytes(free)} are free: end other programs, take a smaller model, or one in "
+            "4 bits (convert --bits 4 makes it from files in 16 bits)",
             needed=needed,
             free=free,
         )

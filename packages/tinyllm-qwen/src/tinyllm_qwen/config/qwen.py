@@ -295,13 +295,13 @@ def _refuse_unimplemented(fields: Fields, model_type: str) -> None:
 def _head_dim(fields: Fields, hidden_size: int, heads: int, *, required: bool) -> int:
     """Return `head_dim`, or E / H if the config omits it and the field is not required."""
     if required:  # in hybrid models the defaults differ: 256 in transformers, E / H in mlx-lm
-        fields.integer("head_dim", 2, 1 << 16)
+        fields.integer("head_dim", 2, 1 << 14)
     if fields.raw("head_dim") is None and hidden_size % heads:
         raise CheckpointError(
             f"{fields.source}: head_dim is missing and hidden_size ({hidden_size}) is not a "
             f"multiple of num_attention_heads ({heads}): take the file of the original model"
         )
-    head_dim = fields.integer("head_dim", 2, 1 << 16, default=hidden_size // heads)
+    head_dim = fields.integer("head_dim", 2, 1 << 14, default=hidden_size // heads)
     if head_dim % 2:
         raise CheckpointError(
             f"{fields.source}: head_dim: expected an even number, since RoPE turns pairs, "
