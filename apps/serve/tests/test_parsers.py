@@ -6,6 +6,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tinyllm_serve.generation.parameter_types import FunctionSchemas
 from tinyllm_serve.generation.parsers import AnswerParser
 from tinyllm_serve.generation.parts import (
     CallArguments,
@@ -68,9 +69,15 @@ def cut(text: str, places: list[int]) -> list[str]:
 def test_the_result_does_not_depend_on_the_pieces(
     text: str, places: list[int], opened: bool
 ) -> None:
-    whole = parse(AnswerParser(opened=opened, functions={"f": {}}), [text])
-    assert parse(AnswerParser(opened=opened, functions={"f": {}}), cut(text, places)) == whole
-    assert parse(AnswerParser(opened=opened, functions={"f": {}}), list(text)) == whole
+    whole = parse(AnswerParser(opened=opened, functions=FunctionSchemas({"f": {}})), [text])
+    assert (
+        parse(AnswerParser(opened=opened, functions=FunctionSchemas({"f": {}})), cut(text, places))
+        == whole
+    )
+    assert (
+        parse(AnswerParser(opened=opened, functions=FunctionSchemas({"f": {}})), list(text))
+        == whole
+    )
 
 
 HEAD = re.compile(r'<tool_call>\s*\{\s*"name"\s*:\s*"f"\s*,\s*"arguments"\s*:\s*(?=\{)')

@@ -8,6 +8,7 @@ from tinyllm_engine import Grammar
 from tinyllm_engine.grammar.compiler import GrammarCompiler
 from tinyllm_qwen import Tokenizer, load
 from tinyllm_serve.generation.grammar import call_grammar
+from tinyllm_serve.generation.parameter_types import FunctionSchemas, Steps
 from tinyllm_serve.generation.parts import CallArguments
 from tinyllm_serve.generation.xml_tool_calls import XmlToolCallParser
 from tinyllm_serve.http.errors import ApiError
@@ -30,7 +31,7 @@ def call(name: str, value: str) -> str:
 
 def arguments(schema: Schema, *written: tuple[str, str]) -> list[object]:
     """Return the arguments of calls with one parameter each, of one answer."""
-    parser = XmlToolCallParser({"f": schema})
+    parser = XmlToolCallParser(FunctionSchemas({"f": schema}))
     found: list[object] = []
     for name, value in written:
         parts = parser.push(call(name, value))
@@ -100,6 +101,20 @@ def check(tokenizer: Tokenizer, schema: Schema, texts: list[str], refused: list[
     for text in texts:
         (value,) = arguments(parameters, ("p", text))
         Draft202012Validator(parameters).validate({"p": value})
+
+
+def test_the_answers_of_a_request_find_the_types_of_a_parameter_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schemas = FunctionSchemas({"f": {"properties": {"p": {"anyOf": [{"type": "integer"}] * 1000}}}})
+    steps, take = list[int](), Steps.take
+    monkeypatch.setattr(Steps, "take", lambda self, n=1: (steps.append(n), take(self, n)))
+    counts = []
+    for _ in range(3):
+        XmlToolCallParser(schemas).push(call("p", "1"))
+        counts.append(sum(steps))
+    assert counts == [counts[0]] * 3
+    assert counts[0] > 1000
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 from tinyllm_engine.grammar.compiler import GrammarCompiler
 from tinyllm_qwen import Tokenizer, load
 from tinyllm_serve.generation.grammar import call_grammar, text_or_calls
-from tinyllm_serve.generation.parameter_types import Schema, Steps, parameter_types
+from tinyllm_serve.generation.parameter_types import FunctionSchemas, Schema, Steps, parameter_types
 from tinyllm_serve.generation.parts import CallArguments, CallEnd, CallStart, Content, Part
 from tinyllm_serve.generation.tool_calls import MAX_HEAD
 from tinyllm_serve.generation.xml_tool_calls import XmlToolCallParser
@@ -43,7 +43,7 @@ def call(name: str, **values: str) -> str:
 
 def parse(pieces: list[str]) -> list[Part]:
     """Return all parts, with adjacent content and adjacent arguments joined."""
-    parser = XmlToolCallParser(FUNCTIONS)
+    parser = XmlToolCallParser(FunctionSchemas(FUNCTIONS))
     parts = [part for piece in pieces for part in parser.push(piece)] + parser.finish()
     together: list[Part] = []
     for part in parts:
@@ -107,7 +107,7 @@ def test_calls_and_text_are_separated() -> None:
 
 
 def test_text_is_returned_as_it_is_written() -> None:
-    parser = XmlToolCallParser(FUNCTIONS)
+    parser = XmlToolCallParser(FunctionSchemas(FUNCTIONS))
     assert parser.push("<tool_call>\n<function=wea") == []
     assert parser.push("ther>\n<parameter=") == [CallStart("weather"), CallArguments("{")]
     assert parser.push("city>\nBe") == [CallArguments('"city": "'), CallArguments("Be")]
@@ -174,12 +174,12 @@ def test_an_invalid_call_is_text(body: str) -> None:
 def test_the_head_of_a_call_has_a_limited_length() -> None:
     head = "<function=free>".rjust(MAX_HEAD)
     for pieces in ([head], [head[:-1], ">"]):
-        parser = XmlToolCallParser(FUNCTIONS)
+        parser = XmlToolCallParser(FunctionSchemas(FUNCTIONS))
         assert parser.push("<tool_call>") == []
         parts = [part for piece in pieces for part in parser.push(piece)]
         assert parts == [CallStart("free"), CallArguments("{")]
     for text in (f" {head}", f"{head[:-1]}x"):  # one character more, and a name without its end
-        parser = XmlToolCallParser(FUNCTIONS)
+        parser = XmlToolCallParser(FunctionSchemas(FUNCTIONS))
         assert parser.push(f"<tool_call>{text}") == [Content("<tool_call>"), Content(text)]
 
 
@@ -192,7 +192,7 @@ def test_the_tag_of_a_parameter_has_a_limited_length() -> None:
 
 
 def test_text_that_cannot_become_a_call_is_returned_at_once() -> None:
-    parser = XmlToolCallParser(FUNCTIONS)
+    parser = XmlToolCallParser(FunctionSchemas(FUNCTIONS))
     assert parser.push("<tool_call>no") == [Content("<tool_call>"), Content("no")]
 
 
@@ -295,7 +295,9 @@ def test_references_and_alternatives_are_enforced(
     assert all(map(allows, texts))
     assert refused is None or not allows(refused)
     for text in texts:  # as the client gets it
-        parts = XmlToolCallParser({"weather": parameters}).push(call("weather", city=text))
+        parts = XmlToolCallParser(FunctionSchemas({"weather": parameters})).push(
+            call("weather", city=text)
+        )
         arguments = "".join(part.text for part in parts if isinstance(part, CallArguments))
         Draft202012Validator(parameters).validate(json.loads(arguments))
 

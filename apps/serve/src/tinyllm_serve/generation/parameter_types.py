@@ -8,7 +8,7 @@ from typing import TypeAlias
 Schema: TypeAlias = Mapping[str, object]
 
 MAX_STEPS = 1 << 16
-"""The most steps for the schemas of a request, or for the parameters of an answer.
+"""The most steps for the schemas of a request, or for the parameters of all its answers.
 
 Each is a reference, an alternative, a value that a schema lists, or `STEP` characters. They take
 0.4 s at most.
@@ -74,12 +74,32 @@ def parameter_types(schema: Schema, name: str, steps: "Steps") -> ParameterTypes
     return ParameterTypes(types_of(found), frozenset(unlisted), frozenset(listed))
 
 
+class FunctionSchemas:
+    """The schemas of the arguments of functions, and the types of their parameters.
+
+    The answers of a request share one, so that the types of a parameter are found once for all.
+    """
+
+    def __init__(self, schemas: Mapping[str, Schema]) -> None:
+        """Store the schema of each function by name."""
+        self.schemas = schemas
+        self._types = dict[tuple[str, str], ParameterTypes]()
+        self._steps = Steps()
+
+    def parameter_types(self, function: str, name: str) -> ParameterTypes:
+        """Return the types of a parameter of a function."""
+        key = (function, name)
+        if key not in self._types:
+            self._types[key] = parameter_types(self.schemas[function], name, self._steps)
+        return self._types[key]
+
+
 class TooManyStepsError(ValueError):
     """The schemas of a request need more than `MAX_STEPS`."""
 
 
 class Steps:
-    """The steps that are left for the schemas of a request, or the parameters of an answer."""
+    """The steps that are left for the schemas of a request, or the parameters of its answers."""
 
     def __init__(self) -> None:
         """Allow `MAX_STEPS`."""

@@ -1,10 +1,10 @@
 """Parsers of generated text: reasoning, content and function calls, while the text streams."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from tinyllm_qwen.text.reasoning import ReasoningParser, Segment
 
-from tinyllm_serve.generation.parameter_types import Schema
+from tinyllm_serve.generation.parameter_types import FunctionSchemas
 from tinyllm_serve.generation.parts import Content, Part, Reasoning
 from tinyllm_serve.generation.prompt import CallFormat
 from tinyllm_serve.generation.tool_calls import ToolCallParser
@@ -32,22 +32,22 @@ class AnswerParser:
         self,
         *,
         opened: bool = False,
-        functions: Mapping[str, Schema] | None = None,
+        functions: FunctionSchemas | None = None,
         call_format: CallFormat = "json",
     ) -> None:
         """Start an answer.
 
         Args:
             opened: True if the prompt has opened the reasoning already.
-            functions: the functions that may be called, with the schemas of their arguments.
+            functions: the functions that may be called; shared by the answers of a request.
                 Without functions, calls stay text.
             call_format: the format in which the model writes calls.
         """
         self._reasoning = ReasoningParser(opened=opened)
         self._calls: ToolCallParser | None = None
-        if functions:
+        if functions is not None and functions.schemas:
             xml = call_format == "xml"
-            self._calls = XmlToolCallParser(functions) if xml else ToolCallParser(functions)
+            self._calls = XmlToolCallParser(functions) if xml else ToolCallParser(functions.schemas)
 
     @property
     def thinking(self) -> bool:

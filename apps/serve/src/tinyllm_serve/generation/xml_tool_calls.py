@@ -2,13 +2,11 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from tinyllm_serve.generation.parameter_types import (
+    FunctionSchemas,
     ParameterTypes,
-    Schema,
-    Steps,
-    parameter_types,
     value_of,
 )
 from tinyllm_serve.generation.parts import CallArguments, CallEnd, CallStart, Part
@@ -43,14 +41,12 @@ class XmlToolCallParser(ToolCallParser):
     is dropped.
     """
 
-    def __init__(self, functions: Mapping[str, Schema]) -> None:
-        """Start a text, with the schemas of the arguments of the functions that may be called."""
-        super().__init__(functions)
-        self._schemas = dict(functions)
-        self._schema: Schema = {}  # of the current call
+    def __init__(self, functions: FunctionSchemas) -> None:
+        """Start a text, with the functions that may be called."""
+        super().__init__(functions.schemas)
+        self._schemas = functions
+        self._function = ""  # of the current call
         self._types = ParameterTypes()  # of the current parameter
-        self._found = dict[tuple[int, str], ParameterTypes]()  # by schema and name of parameter
-        self._steps = Steps()
         self._has_arguments = False  # True once the current call has a parameter
         self._value_started = False
         # Of a JSON value: where the count of its quotes ends, and if a string is open there.
@@ -75,7 +71,7 @@ class XmlToolCallParser(ToolCallParser):
             name = text[len(FUNCTION_OPEN) : text.index(">")]
             if name in self._functions:
                 self._held = self._held[position + 1 :]
-                self._schema, self._has_arguments = self._schemas[name], False
+                self._function, self._has_arguments = name, False
                 self._after_call = True
                 self._read = self._read_parameter
                 yield CallStart(name)
@@ -113,10 +109,7 @@ class XmlToolCallParser(ToolCallParser):
             return
         name = self._held[len(PARAMETER_OPEN) : end]
         self._held = self._held[end + 1 :]
-        key = (id(self._schema), name)
-        if key not in self._found:
-            self._found[key] = parameter_types(self._schema, name, self._steps)
-        self._types = self._found[key]
+        self._types = self._schemas.parameter_types(self._function, name)
         self._value_started = self._in_string = False
         self._searched = self._counted = 0
         separator = ", " if self._has_arguments else ""

@@ -15,6 +15,7 @@ from tinyllm_qwen import Tokenizer
 
 from tinyllm_serve.generation.generate import Answer, Generation
 from tinyllm_serve.generation.grammar import chat_grammar
+from tinyllm_serve.generation.parameter_types import FunctionSchemas
 from tinyllm_serve.generation.parsers import AnswerParser
 from tinyllm_serve.generation.parts import (
     CallArguments,
@@ -74,7 +75,9 @@ async def start_chat(service: Service, body: ChatRequest, request: Request) -> G
     # In a thread, so that other streams continue while long texts are rendered.
     prompt, grammar = await run_in_thread(service.rate_limiter, client, _prepare, service, body)
     body.messages.clear()  # FastAPI keeps the body until the answer has ended
-    functions = {tool.function.name: tool.function.parameters or {} for tool in body.offered_tools}
+    functions = FunctionSchemas(
+        {tool.function.name: tool.function.parameters or {} for tool in body.offered_tools}
+    )
     return Generation(
         service,
         body,
