@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 
 import mlx.core as mx
 from tinyllm_engine.testing import Oracle, Tally, run_schedule, sample_prompts
-from tinyllm_kernels import Arithmetic
+from tinyllm_kernels import BackendChoice
 from tinyllm_qwen import Qwen, Tokenizer, load
 from tinyllm_qwen.checkpoint.schema import expected_shapes
 from tinyllm_qwen.testing import counting_model, hybrid_checkpoint
@@ -44,7 +44,7 @@ def main() -> None:
 
 def run(count: int, first: int, hybrid: bool, folder: Path) -> None:
     """Run the schedules of `count` seeds from `first` on; `folder` is for files of the model."""
-    ops = Arithmetic.choose().ops
+    ops = BackendChoice.choose().ops
     models = load_models(hybrid, folder)
     oracles = [Oracle(*each) for each in models]
     first_model, tokenizer = models[0]
@@ -71,7 +71,7 @@ def run(count: int, first: int, hybrid: bool, folder: Path) -> None:
 
 def load_models(hybrid: bool, folder: Path) -> list[tuple[Qwen, Tokenizer]]:
     """Load pico, or small models of Qwen3.5: without and with a draft head, and counting."""
-    ops = Arithmetic.choose().ops
+    ops = BackendChoice.choose().ops
     if not hybrid:
         return [load("pico", ops=ops, dtype=mx.float32)]
     source = hybrid_checkpoint(folder / "qwen35")

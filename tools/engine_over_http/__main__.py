@@ -22,9 +22,9 @@ def main(options: EngineOptions) -> int:
     from tinyllm_bench.models.model import BenchModel  # imports MLX, unlike --help
     from tinyllm_bench.serving.engine import EngineTarget, LoadResults, write_results
     from tinyllm_bench.settings import Settings
-    from tinyllm_kernels import Arithmetic
+    from tinyllm_kernels import BackendChoice
 
-    ops, most = Arithmetic.choose(options.ops, options.dtype).ops, max(options.requests)
+    ops, most = BackendChoice.choose(options.ops, options.dtype).ops, max(options.requests)
     settings = Settings(shape=options.shape, bits=options.bits, dtype=options.dtype)
     model = BenchModel.make(settings)
     with http_target(model, ops.name, options.dtype, most) as server:

@@ -33,7 +33,7 @@ LOAD = """
 import sys, time
 from pathlib import Path
 import mlx.core as mx
-from tinyllm_kernels import Arithmetic
+from tinyllm_kernels import BackendChoice
 from tinyllm_layers import Backend
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.checkpoint.weights import load_weights
@@ -42,7 +42,7 @@ def peak():
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
-folder, dtype, ops = Path(sys.argv[1]), sys.argv[2], Arithmetic.choose(sys.argv[3]).ops
+folder, dtype, ops = Path(sys.argv[1]), sys.argv[2], BackendChoice.choose(sys.argv[3]).ops
 config = QwenConfig.from_folder(folder)
 mx.eval(mx.zeros((8,)).astype(mx.bfloat16))
 before, started = peak(), time.perf_counter()

@@ -7,7 +7,7 @@ import mlx.core as mx
 from tinyllm_bench.cost import ModelCosts
 from tinyllm_bench.models.weight_format import WeightFormat
 from tinyllm_bench.shapes import published_config
-from tinyllm_kernels.arithmetic import DTYPES
+from tinyllm_kernels.backend_choice import DTYPES
 from tinyllm_ops.quantization.tensor import AFFINE
 from tinyllm_qwen import QwenConfig
 from tinyllm_qwen.checkpoint.hub import resolve

@@ -57,7 +57,7 @@ def main(options: Options) -> int:
     from tinyllm_bench.models.model import BenchModel
     from tinyllm_bench.report.tables import progress_line
     from tinyllm_bench.settings import Settings
-    from tinyllm_kernels import Arithmetic
+    from tinyllm_kernels import BackendChoice
 
     peaks = named_peaks(options.peak)
     settings = [
@@ -66,7 +66,7 @@ def main(options: Options) -> int:
     ]
     check_shape(options.shape)
     check_image(options.plot)
-    machine, ops = Machine.here(), Arithmetic.choose(options.ops, options.dtype).ops
+    machine, ops = Machine.here(), BackendChoice.choose(options.ops, options.dtype).ops
     budget = min(_CEILING_SECONDS, 2 * options.seconds)
     kernels: list[Kernel] = []
     with progress_line() as progress:

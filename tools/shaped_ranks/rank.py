@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import mlx.core as mx
-from tinyllm_kernels import Arithmetic
+from tinyllm_kernels import BackendChoice
 from tinyllm_layers import Batch
 from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.parallel.member import Member
@@ -48,12 +48,12 @@ def decode(model: LanguageModel, count: int) -> dict[str, object]:
 def main() -> None:
     """Join, load, and drive or work."""
     folder, dtype, count = sys.argv[1:]
-    arithmetic = Arithmetic.choose("auto", dtype)
+    backend = BackendChoice.choose("auto", dtype)
     member = Member.join(lambda _rank, _why: os._exit(1))
     if member is None:
         raise RuntimeError("started alone: run.py starts all ranks")
     with member:
-        model, _ = member.load(folder, ops=arithmetic.ops, dtype=arithmetic.dtype)
+        model, _ = member.load(folder, ops=backend.ops, dtype=backend.dtype)
         if member.is_driver:
             print(json.dumps(decode(member.drive(model), int(count))))
         else:

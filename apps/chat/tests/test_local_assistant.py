@@ -373,7 +373,7 @@ def test_a_missing_implementation_is_an_error_of_its_option(
     def absent(name: str) -> OpSet:
         raise BackendError("no C++ compiler was there")
 
-    monkeypatch.setattr("tinyllm_kernels.arithmetic.opset", absent)
+    monkeypatch.setattr("tinyllm_kernels.backend_choice.opset", absent)
     with pytest.raises(ChatError, match="--ops cpu: no C"):
         LocalAssistant(Settings(ops="cpu"))
 

@@ -17,7 +17,7 @@ import httpx
 import mlx.core as mx
 import pytest
 from tinyllm_cli.messages import UsageError
-from tinyllm_kernels import Arithmetic
+from tinyllm_kernels import BackendChoice
 from tinyllm_qwen import generate, load
 from tinyllm_qwen.testing import hybrid_checkpoint
 from tinyllm_serve.group import check_alone, joined
@@ -107,8 +107,8 @@ def test_a_hybrid_on_two_ranks_answers_as_one_process(start: Start, tmp_path: Pa
 
 def check_answers(server: Server, name: str) -> None:
     """Compare the answers of a server with those of `generate`, with and without a prefix cache."""
-    arithmetic = Arithmetic.choose("auto", "float32")
-    model, tokenizer = load(name, ops=arithmetic.ops, dtype=mx.float32)
+    backend = BackendChoice.choose("auto", "float32")
+    model, tokenizer = load(name, ops=backend.ops, dtype=mx.float32)
     prompts = [
         tokenizer.apply_chat_template([{"role": "user", "content": question}])
         for question in QUESTIONS

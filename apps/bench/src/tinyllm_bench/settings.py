@@ -58,7 +58,7 @@ class Settings:
     def __post_init__(self) -> None:
         """Check every range. A comparison with NaN is false, so NaN is refused."""
         if self.dtype != "auto":
-            from tinyllm_kernels.arithmetic import DTYPES  # imported here, because it loads MLX
+            from tinyllm_kernels.backend_choice import DTYPES  # imported here, because it loads MLX
 
             _check_choice("--dtype", self.dtype, tuple(DTYPES))
         if self.only is not None:

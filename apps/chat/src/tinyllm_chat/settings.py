@@ -205,7 +205,7 @@ class Settings:
         if self.ops == self.dtype == "auto":
             return
         # Imported here, because the import loads MLX, which errors of other options do not need.
-        from tinyllm_kernels.arithmetic import DTYPES, OPS
+        from tinyllm_kernels.backend_choice import DTYPES, OPS
 
         _check("--ops", self.ops, f"one of {', '.join(OPS)}", lambda name: name in OPS)
         _check("--dtype", self.dtype, f"one of {', '.join(DTYPES)}", lambda name: name in DTYPES)

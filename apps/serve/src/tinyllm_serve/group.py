@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tinyllm_cli.messages import UsageError
 from tinyllm_engine import AsyncEngine
-from tinyllm_kernels import Arithmetic
+from tinyllm_kernels import BackendChoice
 from tinyllm_qwen.parallel.member import JOIN_TIMEOUT, Member, is_launched, launched_split
 
 from tinyllm_serve.json_log import log_event
@@ -115,9 +115,9 @@ def work(settings: Settings, member: Member) -> None:
     # requests in progress need this process until rank 0 has finished them.
     for number in (*ENDING, *OF_TERMINAL, *IGNORED):
         signal.signal(number, signal.SIG_IGN)
-    arithmetic = Arithmetic.choose(settings.ops, settings.dtype)
+    backend = BackendChoice.choose(settings.ops, settings.dtype)
     model, _ = member.load(
-        settings.model, ops=arithmetic.ops, dtype=arithmetic.dtype, revision=settings.revision
+        settings.model, ops=backend.ops, dtype=backend.dtype, revision=settings.revision
     )
     ranks = member.ranks
     log_event("worker ready", rank=ranks.rank, ranks=ranks.size, weight_bytes=model.nbytes)

@@ -11,7 +11,7 @@ from dataclasses import fields
 from pydantic import ValidationError
 from tinyllm_cli.messages import UsageError
 from tinyllm_engine import AsyncEngine, Engine, EngineSettings, MemorySettingError
-from tinyllm_kernels import Arithmetic
+from tinyllm_kernels import BackendChoice
 from tinyllm_qwen import CheckpointError, GenerationConfig, Qwen, Tokenizer, load
 from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.config.generation import FILE_NAME
@@ -38,7 +38,7 @@ class Service(ServedModel):
         defaults: the sampling parameters of the checkpoint and of the operator.
         template_defaults: the operator's variables of the chat template.
         root: the model as the operator has named it.
-        arithmetic: backend and dtype; None before the model is loaded.
+        backend: the chosen backend and dtype; None before the model is loaded.
         page_tokens: the number of tokens that the pages hold; 0 before the model is loaded.
         created: the time of the start, in seconds since 1970.
         rate_limiter: the rate limit of each client's requests and answers.
@@ -61,7 +61,7 @@ class Service(ServedModel):
         failing = None if group is None else group.member.await_loss
         self.engine = AsyncEngine(self._make, failing)
         self.defaults = GenerationConfig()
-        self.arithmetic: Arithmetic | None = None
+        self.backend: BackendChoice | None = None
         self.page_tokens = 0
         self._weight_bytes = 0
         self._generation = generation_overrides(settings)
@@ -124,13 +124,13 @@ class Service(ServedModel):
 
     def facts(self) -> Mapping[str, Fact]:
         """Return the backend, the numbers of pages and slots, and this process's weight bytes."""
-        if self.arithmetic is None:
+        if self.backend is None:
             return {}
         stats = self.engine.stats
         return {
-            "ops": self.arithmetic.ops.name,
-            "device": self.arithmetic.device,
-            "note": self.arithmetic.note or None,
+            "ops": self.backend.ops.name,
+            "device": self.backend.device,
+            "note": self.backend.note or None,
             "pages": stats.pages_total,
             "recurrent_states": stats.states_total or None,
             "snapshots": stats.snapshots_total if stats.states_total else None,
@@ -181,7 +181,7 @@ class Service(ServedModel):
     def _make(self) -> Engine:
         """Load the model, in the thread that will own it."""
         settings = self.settings
-        self.arithmetic = Arithmetic.choose(settings.ops, settings.dtype)
+        self.backend = BackendChoice.choose(settings.ops, settings.dtype)
         folder = resolve(settings.model, settings.revision)
         self.defaults = GenerationConfig.from_folder(folder, self._generation)
         if not (self._generation or (folder / FILE_NAME).exists()):
@@ -192,7 +192,7 @@ class Service(ServedModel):
             )
         self.defaults.sampling()  # raises here, and not at the first request, if out of range
         model: LanguageModel
-        ops, dtype = self.arithmetic.ops, self.arithmetic.dtype
+        ops, dtype = self.backend.ops, self.backend.dtype
         drafts = settings.draft_model == DRAFT_HEAD
         if self._group is None:
             model, tokenizer = load(folder, ops=ops, dtype=dtype, draft_head=drafts)
@@ -215,7 +215,7 @@ class Service(ServedModel):
             _log.warning("--snapshot-memory has no effect: the model has no recurrent layers")
         draft = None
         if settings.draft_model is not None and not drafts:
-            draft = load_draft_model(settings.draft_model, tokenizer, self.arithmetic)
+            draft = load_draft_model(settings.draft_model, tokenizer, self.backend)
         try:
             engine = Engine(model, tokenizer, _engine_settings(settings), draft=draft)
         except MemorySettingError as error:
@@ -233,14 +233,14 @@ class Service(ServedModel):
         return engine
 
 
-def load_draft_model(name: str, tokenizer: Tokenizer, arithmetic: Arithmetic) -> Qwen:
+def load_draft_model(name: str, tokenizer: Tokenizer, backend: BackendChoice) -> Qwen:
     """Load a draft model with the backend and dtype of the served model; check its tokens.
 
     Raises:
         ServeError: if token ids of the draft model mean other text than in `tokenizer`.
         CheckpointError, HubError, ValueError: if the draft model cannot be loaded.
     """
-    draft, own = load(name, ops=arithmetic.ops, dtype=arithmetic.dtype)
+    draft, own = load(name, ops=backend.ops, dtype=backend.dtype)
     if own.vocab_size != tokenizer.vocab_size:
         raise ServeError(
             f"--draft-model: expected the {tokenizer.vocab_size} tokens of the model, "

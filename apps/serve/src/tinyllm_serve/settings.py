@@ -330,7 +330,7 @@ class Settings(ModelOptions):
 
     def _check_backend(self) -> None:
         # Here, because the import loads MLX, which `serve --help` does not need.
-        from tinyllm_kernels.arithmetic import DTYPES, OPS
+        from tinyllm_kernels.backend_choice import DTYPES, OPS
 
         check("ops", self.ops, f"one of {', '.join(OPS)}", self.ops in OPS)
         check("dtype", self.dtype, f"one of {', '.join(DTYPES)}", self.dtype in DTYPES)

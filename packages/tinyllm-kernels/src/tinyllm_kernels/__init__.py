@@ -6,8 +6,8 @@
 `available()` lists all backends, each with its device or the reason why it cannot be used.
 """
 
-from tinyllm_kernels.arithmetic import Arithmetic
 from tinyllm_kernels.backend import BackendStatus, available, opset
+from tinyllm_kernels.backend_choice import BackendChoice
 from tinyllm_kernels.errors import BackendError
 
-__all__ = ["Arithmetic", "BackendError", "BackendStatus", "available", "opset"]
+__all__ = ["BackendChoice", "BackendError", "BackendStatus", "available", "opset"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 import numpy as np
 from tinyllm_cli.messages import UsageError
-from tinyllm_kernels.arithmetic import DTYPES
 from tinyllm_kernels.backend import on_gpu
+from tinyllm_kernels.backend_choice import DTYPES
 from tinyllm_layers import Backend
 from tinyllm_ops import OpSet, QuantizedTensor, Weight
 from tinyllm_ops.quantization.tensor import AFFINE

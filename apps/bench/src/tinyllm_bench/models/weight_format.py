@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 from tinyllm_cli.messages import UsageError
-from tinyllm_kernels.arithmetic import DTYPES
+from tinyllm_kernels.backend_choice import DTYPES
 from tinyllm_ops.quantization.tensor import AFFINE, FLOAT_MODES, check_format
 
 from tinyllm_bench.settings import PLAIN_BITS

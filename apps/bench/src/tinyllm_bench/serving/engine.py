@@ -10,7 +10,7 @@ import numpy as np
 from rich.table import Table
 from tinyllm_cli.messages import INTERRUPTED, UsageError, notice
 from tinyllm_engine import Engine, EngineSettings, Request, RequestState
-from tinyllm_kernels import Arithmetic
+from tinyllm_kernels import BackendChoice
 from tinyllm_ops import OpSet
 from tinyllm_qwen import Qwen, load
 
@@ -144,7 +144,7 @@ def random_prompts(vocab_size: int, count: int, length: int, seed: int) -> list[
 def run_engine(options: EngineOptions) -> int:
     """Measure an engine, and write the results to stdout. Return 130 after Ctrl-C, otherwise 0."""
     try:
-        ops = Arithmetic.choose(options.ops, options.dtype).ops
+        ops = BackendChoice.choose(options.ops, options.dtype).ops
     except ValueError as error:
         raise UsageError(f"--{error}") from error
     settings = Settings(shape=options.shape, bits=options.bits, dtype=options.dtype, ops=[ops.name])

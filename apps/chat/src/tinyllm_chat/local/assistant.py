@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 
 import mlx.core as mx
-from tinyllm_kernels import Arithmetic, BackendError
+from tinyllm_kernels import BackendChoice, BackendError
 from tinyllm_qwen import GenerationConfig, Piece, SamplingParams, generate, load
 from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.format_bytes import format_bytes
@@ -40,7 +40,7 @@ class LocalAssistant:
 
     Attributes:
         settings: the options of the session.
-        arithmetic: the kernels, dtype and device.
+        backend: the kernels, dtype and device.
         defaults: the sampling defaults of the checkpoint's `generation_config.json`.
         model: the model.
         cache: keys, values and states of the conversation so far.
@@ -70,7 +70,7 @@ class LocalAssistant:
         """
         started = time.perf_counter()
         try:
-            self.arithmetic = arithmetic = Arithmetic.choose(settings.ops, settings.dtype)
+            self.backend = backend = BackendChoice.choose(settings.ops, settings.dtype)
         except BackendError as error:
             raise ChatError(f"--ops {settings.ops}: {error}") from error
         folder = resolve(settings.model, settings.revision)
@@ -79,8 +79,8 @@ class LocalAssistant:
         if member is None:
             model, tokenizer = load(
                 folder,
-                ops=arithmetic.ops,
-                dtype=arithmetic.dtype,
+                ops=backend.ops,
+                dtype=backend.dtype,
                 progress=progress,
                 draft_head=settings.draft_model is not None,
             )
@@ -92,8 +92,8 @@ class LocalAssistant:
         else:
             part, tokenizer = member.load(
                 folder,
-                ops=arithmetic.ops,
-                dtype=arithmetic.dtype,
+                ops=backend.ops,
+                dtype=backend.dtype,
                 progress=progress,
                 compare_progress=progress,
             )
@@ -141,13 +141,13 @@ class LocalAssistant:
     @property
     def description(self) -> str:
         """The kernels, dtype and device, as one line."""
-        return f"{self.arithmetic.ops.name} ops, {self.dtype}, {self.arithmetic.device}"
+        return f"{self.backend.ops.name} ops, {self.dtype}, {self.backend.device}"
 
     @property
     def metadata(self) -> dict[str, object]:
         """The description as fields of a JSON record."""
-        arithmetic = self.arithmetic
-        return {"ops": arithmetic.ops.name, "dtype": self.dtype, "device": arithmetic.device}
+        backend = self.backend
+        return {"ops": backend.ops.name, "dtype": self.dtype, "device": backend.device}
 
     @property
     def peak_memory(self) -> int:
@@ -174,7 +174,7 @@ class LocalAssistant:
     def notices(self) -> list[str]:
         """Return notices about a slower backend and about options without effect."""
         config = self.model.config
-        notices = [self.arithmetic.note] if self.arithmetic.note else []
+        notices = [self.backend.note] if self.backend.note else []
         notices += config.notices
         if self.settings.kv_bits is not None and config.recurrent is not None:
             recurrent, layers = len(config.recurrent.layers), config.num_hidden_layers

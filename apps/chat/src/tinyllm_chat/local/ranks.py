@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tinyllm_cli.messages import UsageError
-from tinyllm_kernels import Arithmetic
+from tinyllm_kernels import BackendChoice
 from tinyllm_qwen.format_bytes import format_bytes
 from tinyllm_qwen.parallel.member import JOIN_TIMEOUT, Member, is_launched, launched_split
 
@@ -64,7 +64,7 @@ def run_worker(settings: Settings, terminal: Terminal, member: Member) -> None:
     """
     # Ctrl-C sends SIGINT to all processes of the terminal. Only rank 0 handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    arithmetic = Arithmetic.choose(settings.ops, settings.dtype)
+    backend = BackendChoice.choose(settings.ops, settings.dtype)
     bytes_read = 0
 
     def on_read(_done: int, total: int) -> None:
@@ -73,8 +73,8 @@ def run_worker(settings: Settings, terminal: Terminal, member: Member) -> None:
 
     model, _ = member.load(
         settings.model,
-        ops=arithmetic.ops,
-        dtype=arithmetic.dtype,
+        ops=backend.ops,
+        dtype=backend.dtype,
         revision=settings.revision,
         progress=on_read,
     )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import mlx.core as mx
 import pytest
-from tinyllm_kernels import Arithmetic, BackendError, available, opset
+from tinyllm_kernels import BackendChoice, BackendError, available, opset
 from tinyllm_kernels.backend import BACKENDS, BackendEntry
 from tinyllm_ops import MLX, REFERENCE, OpSet
 
@@ -26,12 +26,12 @@ def on_cpu() -> None:
 def test_without_native_kernels_mlx_computes_in_float32_and_a_note_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tinyllm_kernels.arithmetic.opset", absent)
-    chosen = Arithmetic.choose()
+    monkeypatch.setattr("tinyllm_kernels.backend_choice.opset", absent)
+    chosen = BackendChoice.choose()
     assert (chosen.ops, chosen.dtype) == (MLX, mx.float32)
     assert chosen.note == "no CPU kernels: no C++ compiler was there; MLX computes"
     with pytest.raises(BackendError, match="no C"):
-        Arithmetic.choose(ops="cpu")
+        BackendChoice.choose(ops="cpu")
 
 
 @pytest.mark.usefixtures("on_cpu")
@@ -42,7 +42,7 @@ def test_a_broken_backend_is_an_error_also_of_an_automatic_choice(
     if not available()[0].detail.endswith("got mmx"):
         pytest.skip("no native backend")
     with pytest.raises(BackendError, match="got mmx"):
-        Arithmetic.choose()
+        BackendChoice.choose()
 
 
 @pytest.mark.usefixtures("on_cpu")
@@ -50,19 +50,19 @@ def test_an_unexpected_error_is_not_taken_for_an_absence(monkeypatch: pytest.Mon
     def broken(name: str) -> OpSet:
         raise OSError("the disk is gone")
 
-    monkeypatch.setattr("tinyllm_kernels.arithmetic.opset", broken)
+    monkeypatch.setattr("tinyllm_kernels.backend_choice.opset", broken)
     with pytest.raises(OSError, match="the disk is gone"):
-        Arithmetic.choose()
+        BackendChoice.choose()
 
 
 def test_a_new_backend_is_one_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     made = replace(MLX, name="cuda")
     row = BackendEntry("cuda", lambda: True, lambda: "an imagined GPU", lambda: made)
     monkeypatch.setattr("tinyllm_kernels.backend.BACKENDS", (row, *BACKENDS))
-    monkeypatch.setattr("tinyllm_kernels.arithmetic.BACKENDS", (row, *BACKENDS))
+    monkeypatch.setattr("tinyllm_kernels.backend_choice.BACKENDS", (row, *BACKENDS))
     assert str(available()[0]) == "cuda: an imagined GPU"
     assert opset("cuda") is made
-    assert Arithmetic.choose().ops is made
+    assert BackendChoice.choose().ops is made
 
 
 @pytest.mark.parametrize(("metal", "name"), [(True, "metal"), (False, "mlx")])
@@ -75,10 +75,10 @@ def test_a_gpu_computes_with_metal_kernels_on_a_mac_and_with_mlx_elsewhere(
         asked.append(name)
         return MLX
 
-    monkeypatch.setattr("tinyllm_kernels.arithmetic.opset", opset)
+    monkeypatch.setattr("tinyllm_kernels.backend_choice.opset", opset)
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu))
     monkeypatch.setattr(mx.metal, "is_available", lambda: metal)
-    assert (Arithmetic.choose().device, asked) == ("gpu", [name])
+    assert (BackendChoice.choose().device, asked) == ("gpu", [name])
 
 
 def test_requesting_absent_metal_is_an_error_with_the_reason(
@@ -86,11 +86,11 @@ def test_requesting_absent_metal_is_an_error_with_the_reason(
 ) -> None:
     monkeypatch.setattr(mx.metal, "is_available", lambda: False)
     with pytest.raises(BackendError, match="MLX finds no Metal device"):
-        Arithmetic.choose(ops="metal")
+        BackendChoice.choose(ops="metal")
 
 
 def test_a_requested_backend_and_dtype_are_chosen() -> None:
-    chosen = Arithmetic.choose("reference", "bfloat16")
+    chosen = BackendChoice.choose("reference", "bfloat16")
     assert (chosen.ops, chosen.dtype, chosen.note) == (REFERENCE, mx.bfloat16, "")
 
 
@@ -98,4 +98,4 @@ def test_a_requested_backend_and_dtype_are_chosen() -> None:
 def test_an_unknown_name_is_refused_with_the_known_names(choice: dict[str, str]) -> None:
     (name,) = choice
     with pytest.raises(ValueError, match=f"{name}: expected one of auto, "):
-        Arithmetic.choose(**choice)
+        BackendChoice.choose(**choice)

@@ -20,7 +20,7 @@ DTYPES = {
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class BackendChoice:
     """A backend and a dtype, as chosen for a program. Programs print the choice at start-up.
 
     Attributes:
@@ -36,7 +36,7 @@ class Arithmetic:
     note: str = ""
 
     @classmethod
-    def choose(cls, ops: str = "auto", dtype: str = "auto") -> Arithmetic:
+    def choose(cls, ops: str = "auto", dtype: str = "auto") -> BackendChoice:
         """Choose a backend for the device, and a dtype for the backend.
 
         On the GPU of a Mac, "auto" chooses the Metal kernels. On any other GPU it chooses MLX's
