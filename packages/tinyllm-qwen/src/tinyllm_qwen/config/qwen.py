@@ -8,29 +8,21 @@ from tinyllm_ops import Yarn
 from tinyllm_qwen.config.experts import Experts
 from tinyllm_qwen.config.fields import Fields, show
 from tinyllm_qwen.config.json_object import read_json_object
+from tinyllm_qwen.config.model_type import (
+    HYBRID,
+    HYBRID_MOE,
+    MOE,
+    NESTED,
+    QWEN2,
+    ModelType,
+    may_nest,
+    read_model_type,
+)
 from tinyllm_qwen.config.quantization import Quantization
 from tinyllm_qwen.config.recurrent import Recurrent
 from tinyllm_qwen.config.rope import read_rope_scaling, read_rope_theta, read_rotary_dims
 from tinyllm_qwen.config.sliding_window import SlidingWindow
 from tinyllm_qwen.errors import CheckpointError
-
-SUPPORTED = {
-    "qwen2": "Qwen2 and Qwen2.5",
-    "qwen2_moe": "Qwen1.5-MoE and Qwen2-MoE",
-    "qwen3": "Qwen3",
-    "qwen3_moe": "Qwen3-MoE",
-    "qwen3_vl": "Qwen3-VL",
-    "qwen3_vl_moe": "Qwen3-VL-MoE",
-    "qwen3_next": "Qwen3-Next",
-    "qwen3_5": "Qwen3.5, Qwen3.6 and Qwen3.8",
-    "qwen3_5_moe": "Qwen3.5-MoE, Qwen3.6-MoE and Qwen3.8-2.4T-A95B",
-}
-_TEXT = "_text"  # ends the type of a language model inside `text_config`, or saved on its own
-_NESTED = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")  # models with a vision tower
-_MOE = ("qwen2_moe", "qwen3_moe", "qwen3_vl_moe")  # in _HYBRID_MOE, all layers have experts
-_QWEN2 = ("qwen2", "qwen2_moe")
-_HYBRID = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
-_HYBRID_MOE = ("qwen3_next", "qwen3_5_moe")
 
 # Fields that may change the computation, with their neutral values. Other values are refused.
 # A field that is neither in this table nor in `QwenConfig` is ignored: other fields of published
@@ -56,7 +48,7 @@ class QwenConfig:
     """The architecture of a Qwen model from Qwen2 to Qwen3.8.
 
     Attributes:
-        model_type: a key of `SUPPORTED`.
+        model_type: the type of the language model, without the suffix `_text`.
         vocab_size: the number of rows of the embedding, V. The tokenizer may have fewer tokens.
         hidden_size: the width of the model, E.
         num_hidden_layers: the number of decoder layers.
@@ -84,7 +76,7 @@ class QwenConfig:
         has_vision_tower: True if the checkpoint has a vision tower, which is not loaded.
     """
 
-    model_type: str
+    model_type: ModelType
     vocab_size: int
     hidden_size: int
     num_hidden_layers: int
@@ -116,12 +108,12 @@ class QwenConfig:
     @property
     def output_bias(self) -> bool:
         """True if the output projection of attention has a bias: Qwen3 with attention_bias."""
-        return self.attention_bias and self.model_type not in _QWEN2
+        return self.attention_bias and self.model_type not in QWEN2
 
     @property
     def is_nested(self) -> bool:
         """True if the model is the language model of a larger one in the files."""
-        return self.model_type in _NESTED
+        return self.model_type in NESTED
 
     @property
     def mlx_prefix(self) -> str:
@@ -173,11 +165,8 @@ class QwenConfig:
                 that is not implemented.
         """
         fields = Fields(_text_config(config, source), source)
-        model_type = (fields.text("model_type") or "").removesuffix(_TEXT)
-        if model_type not in SUPPORTED:
-            known = ", ".join(f"{key} ({name})" for key, name in SUPPORTED.items())
-            raise fields.error("model_type", f"one of {known}")
-        hybrid = model_type in _HYBRID
+        model_type = read_model_type(fields)
+        hybrid = model_type in HYBRID
         _refuse_unimplemented(fields, model_type)
         hidden_size = fields.integer("hidden_size", 1, 1 << 20)
         heads = fields.integer("num_attention_heads", 1, 1 << 14)
@@ -202,7 +191,7 @@ class QwenConfig:
             rope_scaling=read_rope_scaling(fields, context, partial=hybrid),
             tie_word_embeddings=fields.flag("tie_word_embeddings", default=False),
             attention_bias=_attention_bias(fields, model_type),
-            qk_norm=model_type not in _QWEN2,
+            qk_norm=model_type not in QWEN2,
             sliding_window=None if hybrid else SlidingWindow.from_hf(fields, model_type, layers),
             experts=_experts(fields, model_type, layers),
             quantization=Quantization.from_hf(config, source),
@@ -224,9 +213,9 @@ def _text_config(config: dict[str, object], source: str) -> dict[str, object]:
     transformers 5 writes a default into `text_config`, which may be wrong.
     """
     fields = Fields(config, source)
-    may_nest = (fields.text("model_type") or "").removesuffix(_TEXT) in _NESTED
+    nests = may_nest(fields)
     nested = fields.table("text_config")
-    if nested is None or not may_nest:
+    if nested is None or not nests:
         return config
     own = {name: value for name, value in nested.items() if value is not None}
     top = {name: value for name, value in config.items() if name != "text_config"}
@@ -235,7 +224,7 @@ def _text_config(config: dict[str, object], source: str) -> dict[str, object]:
     return top | own
 
 
-def _attention_bias(fields: Fields, model_type: str) -> bool:
+def _attention_bias(fields: Fields, model_type: ModelType) -> bool:
     """Return True if q, k and v have biases."""
     if model_type == "qwen2":  # always: transformers reads no field
         return True
@@ -244,11 +233,11 @@ def _attention_bias(fields: Fields, model_type: str) -> bool:
     return fields.flag("attention_bias", default=False)
 
 
-def _experts(fields: Fields, model_type: str, layers: int) -> Experts | None:
+def _experts(fields: Fields, model_type: ModelType, layers: int) -> Experts | None:
     """Return the mixture of experts of a model type that has experts."""
-    if model_type in _HYBRID_MOE:
+    if model_type in HYBRID_MOE:
         return Experts.hybrid(fields, layers)
-    if model_type not in _MOE:
+    if model_type not in MOE:
         return None
     return Experts.from_hf(
         fields,
@@ -258,36 +247,36 @@ def _experts(fields: Fields, model_type: str, layers: int) -> Experts | None:
     )
 
 
-def _intermediate_size(fields: Fields, model_type: str) -> int:
+def _intermediate_size(fields: Fields, model_type: ModelType) -> int:
     """Return `intermediate_size`, or that of the shared expert if all layers have experts."""
     shared = "shared_expert_intermediate_size"
-    name = shared if model_type in _HYBRID_MOE else "intermediate_size"
+    name = shared if model_type in HYBRID_MOE else "intermediate_size"
     return fields.integer(name, 1, 1 << 24)
 
 
-def _mtp_layers(fields: Fields, model_type: str) -> int:
+def _mtp_layers(fields: Fields, model_type: ModelType) -> int:
     """Return the number of layers of the draft head; Qwen3-Next does not write its one layer."""
     if model_type == "qwen3_next":
         return 1
     name = "mtp_num_hidden_layers"
-    return fields.integer(name, 0, 64, default=0) if model_type in _HYBRID else 0
+    return fields.integer(name, 0, 64, default=0) if model_type in HYBRID else 0
 
 
-def _refuse_unimplemented(fields: Fields, model_type: str) -> None:
+def _refuse_unimplemented(fields: Fields, model_type: ModelType) -> None:
     """Raise CheckpointError if the config requires a feature that is not implemented."""
-    hybrid = model_type in _HYBRID
+    hybrid = model_type in HYBRID
     neutral_values = _NOT_IN_USE | ({} if hybrid else {"partial_rotary_factor": (1,)})
     for name, neutral in neutral_values.items():
         value = fields.raw(name)
         if value is not None and value not in neutral:
             raise CheckpointError(f"{fields.source}: {name} = {show(value)} is not implemented yet")
-    if model_type not in (*_MOE, *_HYBRID_MOE) and fields.raw("num_experts") not in (None, 0):
+    if model_type not in (*MOE, *HYBRID_MOE) and fields.raw("num_experts") not in (None, 0):
         raise fields.error("num_experts", "none in a model_type without experts")
     if hybrid and not fields.flag("attn_output_gate", default=True):
         raise fields.error("attn_output_gate", "true, as in all models of this type")
     if hybrid and fields.flag("attention_bias", default=False):
         raise fields.error("attention_bias", "false, as in all published models of this type")
-    has_window = not hybrid and model_type not in ("qwen2_moe", *_NESTED)
+    has_window = not hybrid and model_type not in ("qwen2_moe", *NESTED)
     if not has_window and fields.raw("use_sliding_window"):
         raise fields.error("use_sliding_window", "false, as in all published models of this type")
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from tinyllm_qwen.config.fields import Fields
+from tinyllm_qwen.config.model_type import ModelType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +21,7 @@ class SlidingWindow:
 
     @classmethod
     def from_hf(
-        cls, fields: Fields, model_type: str, num_hidden_layers: int
+        cls, fields: Fields, model_type: ModelType, num_hidden_layers: int
     ) -> "SlidingWindow | None":
         """Read `use_sliding_window`, `sliding_window`, `max_window_layers` and `layer_types`.
 
