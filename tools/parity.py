@@ -98,8 +98,8 @@ def greedy(step: Callable[[mx.array], mx.array], prompt: mx.array) -> list[int]:
 
 def ours(model: Qwen, prompt: mx.array) -> list[int]:
     """Return the greedy tokens of tinyllm's model."""
-    cache = model.make_caches()
-    return greedy(lambda token: model(token, cache, last=1), prompt)
+    caches = model.make_caches()
+    return greedy(lambda token: model(token, caches, last=1), prompt)
 
 
 def agreeing(a: list[int], b: list[int]) -> int:

@@ -145,8 +145,8 @@ def test_quantized_pages_equal_a_quantized_cache(
     handles = [engine.add(Request(prompts[place], 16)) for place in (0, 6, 7, 9, 10)]
     finish(engine)
     for handle in handles:
-        cache = model.make_caches(kv_bits=bits)
-        pieces = generate(model, tokenizer, handle.request.prompt, max_tokens=16, cache=cache)
+        caches = model.make_caches(kv_bits=bits)
+        pieces = generate(model, tokenizer, handle.request.prompt, max_tokens=16, caches=caches)
         assert answer(handle) == [piece.token for piece in pieces]
 
 

@@ -112,19 +112,19 @@ def test_a_seed_repeats_and_another_differs(model: Qwen, tokenizer: Tokenizer) -
 
 
 def continued(
-    model: Qwen, tokenizer: Tokenizer, cache: list[SequenceCache], prompt: list[int]
+    model: Qwen, tokenizer: Tokenizer, caches: list[SequenceCache], prompt: list[int]
 ) -> tuple[list[int], int]:
-    pieces = list(generate(model, tokenizer, prompt, max_tokens=8, cache=cache))
+    pieces = list(generate(model, tokenizer, prompt, max_tokens=8, caches=caches))
     return [piece.token for piece in pieces], pieces[-1].stats.cached_tokens
 
 
 def test_a_second_turn_computes_only_the_new_tokens(model: Qwen, tokenizer: Tokenizer) -> None:
-    cache = model.make_caches()
-    first, cached = continued(model, tokenizer, cache, PROMPT)
+    caches = model.make_caches()
+    first, cached = continued(model, tokenizer, caches, PROMPT)
     assert cached == 0
-    assert cache[0].offset == len(PROMPT) + len(first) - 1
+    assert caches[0].offset == len(PROMPT) + len(first) - 1
     longer = [*PROMPT, *first, 4, 9, 100]
-    second, cached = continued(model, tokenizer, cache, longer)
+    second, cached = continued(model, tokenizer, caches, longer)
     assert cached == len(PROMPT) + len(first) - 1
     assert second == cacheless(model, longer, 8)
 
@@ -132,12 +132,12 @@ def test_a_second_turn_computes_only_the_new_tokens(model: Qwen, tokenizer: Toke
 def test_a_closed_generation_leaves_the_cache_at_the_last_token_given(
     model: Qwen, tokenizer: Tokenizer
 ) -> None:
-    cache = model.make_caches()
-    pieces = generate(model, tokenizer, PROMPT, max_tokens=100, cache=cache)
+    caches = model.make_caches()
+    pieces = generate(model, tokenizer, PROMPT, max_tokens=100, caches=caches)
     given = [next(pieces).token for _ in range(5)]
     pieces.close()
-    assert {layer.offset for layer in cache} == {len(PROMPT) + 4}
-    again, _ = continued(model, tokenizer, cache, [*PROMPT, *given])
+    assert {layer_cache.offset for layer_cache in caches} == {len(PROMPT) + 4}
+    again, _ = continued(model, tokenizer, caches, [*PROMPT, *given])
     assert again == cacheless(model, [*PROMPT, *given], 8)
 
 
@@ -170,14 +170,14 @@ def test_counts_and_progress(model: Qwen, tokenizer: Tokenizer) -> None:
 def test_the_arrays_of_a_long_prompt_do_not_grow(
     model: Qwen, tokenizer: Tokenizer, kv_bits: int | None
 ) -> None:
-    cache, capacities = model.make_caches(kv_bits=kv_bits), []
+    caches, capacities = model.make_caches(kv_bits=kv_bits), []
 
     def observe(_done: int, _all: int) -> None:
-        capacities.append(cache[0].arrays[0].shape[-2])
+        capacities.append(caches[0].arrays[0].shape[-2])
 
     prompt = [1, 2, 3] * 100
     pieces = generate(
-        model, tokenizer, prompt, max_tokens=1, cache=cache, prefill_chunk=64, on_prefill=observe
+        model, tokenizer, prompt, max_tokens=1, caches=caches, prefill_chunk=64, on_prefill=observe
     )
     assert len(list(pieces)) == 1
     assert len(capacities) == 5
@@ -216,20 +216,20 @@ def test_bad_input_is_refused_by_the_call_itself(
 
 
 def test_a_cache_that_covers_the_prompt_is_refused(model: Qwen, tokenizer: Tokenizer) -> None:
-    cache = model.make_caches()
-    model(mx.array([PROMPT]), cache)
+    caches = model.make_caches()
+    model(mx.array([PROMPT]), caches)
     with pytest.raises(ValueError, match="fewer tokens than the prompt's 7, got 7"):
-        generate(model, tokenizer, PROMPT, cache=cache)
+        generate(model, tokenizer, PROMPT, caches=caches)
 
 
 @pytest.mark.parametrize("kind", [{"kv_bits": 8}, {"max_size": 40}], ids=str)
 def test_a_second_turn_continues_in_every_kind_of_cache(
     model: Qwen, tokenizer: Tokenizer, kind: dict[str, int]
 ) -> None:
-    cache = model.make_caches(**kind)
-    first, _ = continued(model, tokenizer, cache, PROMPT)
+    caches = model.make_caches(**kind)
+    first, _ = continued(model, tokenizer, caches, PROMPT)
     longer = [*PROMPT, *first, 4, 9, 100]
-    second, cached = continued(model, tokenizer, cache, longer)
+    second, cached = continued(model, tokenizer, caches, longer)
     fresh, _ = continued(model, tokenizer, model.make_caches(**kind), longer)
     assert cached == len(PROMPT) + len(first) - 1
     assert second == fresh
@@ -242,9 +242,9 @@ class InterruptedStepError(Exception):
 def test_an_interrupt_within_a_forward_pass_leaves_the_layers_in_step(
     model: Qwen, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache = model.make_caches()
-    continued(model, tokenizer, cache, PROMPT)
-    held = cache[0].offset
+    caches = model.make_caches()
+    continued(model, tokenizer, caches, PROMPT)
+    held = caches[0].offset
 
     def interrupted(x: mx.array, batch: Batch, caches: list[SequenceCache]) -> mx.array:
         model.layers[0](x, batch, caches[0])
@@ -252,19 +252,19 @@ def test_an_interrupt_within_a_forward_pass_leaves_the_layers_in_step(
 
     monkeypatch.setattr(model, "stack", interrupted)
     with pytest.raises(InterruptedStepError):
-        list(generate(model, tokenizer, [*PROMPT, *range(30)], cache=cache))
+        list(generate(model, tokenizer, [*PROMPT, *range(30)], caches=caches))
     monkeypatch.undo()
-    assert {layer.offset for layer in cache} == {held}
+    assert {layer_cache.offset for layer_cache in caches} == {held}
 
 
 def test_caches_that_are_out_of_step_are_refused(model: Qwen, tokenizer: Tokenizer) -> None:
-    cache = model.make_caches()
-    model(mx.array([PROMPT[:3]]), cache)
-    cache[1].trim(2)
+    caches = model.make_caches()
+    model(mx.array([PROMPT[:3]]), caches)
+    caches[1].trim(2)
     with pytest.raises(ValueError, match=r"equally many tokens in every layer, got \[2, 3\]"):
-        generate(model, tokenizer, PROMPT, cache=cache)
+        generate(model, tokenizer, PROMPT, caches=caches)
     with pytest.raises(ValueError, match="expected 2, one per layer, got 0"):
-        generate(model, tokenizer, PROMPT, cache=[])
+        generate(model, tokenizer, PROMPT, caches=[])
 
 
 def test_one_stop_string_in_place_of_a_list_is_refused(model: Qwen, tokenizer: Tokenizer) -> None:

@@ -46,7 +46,7 @@ def test_options_of_caches_apply_to_attention_layers(
     caches = model.make_caches(**options)
     kinds = [kind if layer in (3, 7) else RecurrentCache for layer in range(8)]
     assert [type(cache) for cache in caches] == kinds
-    assert len(answer(loaded, TOKENS, cache=caches)) == 8
+    assert len(answer(loaded, TOKENS, caches=caches)) == 8
 
 
 def test_pages_and_states_are_counted_separately(loaded: tuple[Qwen, Tokenizer]) -> None:
@@ -83,46 +83,47 @@ def test_the_chunks_of_a_prompt_do_not_matter(loaded: tuple[Qwen, Tokenizer], ch
 
 def test_a_closed_call_can_be_continued(loaded: tuple[Qwen, Tokenizer]) -> None:
     model, tokenizer = loaded
-    expected, cache = answer(loaded, TOKENS), model.make_caches()
-    pieces = generate(model, tokenizer, TOKENS, cache=cache)
+    expected, caches = answer(loaded, TOKENS), model.make_caches()
+    pieces = generate(model, tokenizer, TOKENS, caches=caches)
     first = [next(pieces).token for _ in range(3)]
     pieces.close()
-    assert [layer.offset for layer in cache] == [202] * 8  # all yielded tokens but the last
-    assert first + answer(loaded, TOKENS + first, cache=cache)[:5] == expected
+    # all yielded tokens but the last
+    assert [layer_cache.offset for layer_cache in caches] == [202] * 8
+    assert first + answer(loaded, TOKENS + first, caches=caches)[:5] == expected
 
 
 def test_the_next_turn_continues_from_a_kept_state(loaded: tuple[Qwen, Tokenizer]) -> None:
     model, _ = loaded
-    cache = model.make_caches()
-    answer(loaded, TOKENS, cache=cache)
+    caches = model.make_caches()
+    answer(loaded, TOKENS, caches=caches)
     following = [*TOKENS[:190], *TOKENS[:30]]  # the end of the first prompt is not repeated
-    kept = common_prefix(cache, 190)
+    kept = common_prefix(caches, 190)
     assert kept == 128  # the last multiple of 64 before the end of the prompt
-    for layer in cache:
-        layer.trim(kept)
-    assert answer(loaded, following, cache=cache) == answer(loaded, following)
+    for layer_cache in caches:
+        layer_cache.trim(kept)
+    assert answer(loaded, following, caches=caches) == answer(loaded, following)
 
 
 def test_an_interrupted_prompt_leaves_equal_lengths(loaded: tuple[Qwen, Tokenizer]) -> None:
     model, _ = loaded
-    cache = model.make_caches()
+    caches = model.make_caches()
 
     def stop(done: int, total: int) -> None:
         if done == 128:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        answer(loaded, TOKENS, cache=cache, prefill_chunk=64, on_prefill=stop)
-    assert len({layer.offset for layer in cache}) == 1
-    assert answer(loaded, TOKENS, cache=cache) == answer(loaded, TOKENS)
+        answer(loaded, TOKENS, caches=caches, prefill_chunk=64, on_prefill=stop)
+    assert len({layer_cache.offset for layer_cache in caches}) == 1
+    assert answer(loaded, TOKENS, caches=caches) == answer(loaded, TOKENS)
 
 
 def test_states_after_different_lengths_have_a_common_prefix(
     loaded: tuple[Qwen, Tokenizer],
 ) -> None:
     model, _ = loaded
-    cache = model.make_caches()
-    model(PROMPT[None], cache)
-    cache[0].trim(128)  # as after an interrupt within a pass
-    assert common_prefix(cache, 200) == 128
-    assert common_prefix(cache, 100) == 0
+    caches = model.make_caches()
+    model(PROMPT[None], caches)
+    caches[0].trim(128)  # as after an interrupt within a pass
+    assert common_prefix(caches, 200) == 128
+    assert common_prefix(caches, 100) == 0

@@ -59,10 +59,11 @@ def main() -> None:
     ]
     sys.stdout.write(json.dumps(counts) + "\n")
     model, _ = load(folder, ops=MLX, dtype=mx.float32, group=group)
-    cache = model.make_caches()
+    caches = model.make_caches()
     tokens = mx.array([[7]])
     each = [
-        counted(model.best(tokens, Batch.at(at, 1, 1), cache, 1).scores) for at in range(int(count))
+        counted(model.best(tokens, Batch.at(at, 1, 1), caches, 1).scores)
+        for at in range(int(count))
     ]
     sys.stdout.write(json.dumps(each) + "\n")
 

@@ -67,8 +67,8 @@ def test_logits_have_the_bits_of_generate_alone(
     assert engine.stats.snapshot_hits > 10
     assert (engine.stats.accepted_tokens > 20) == bool(speculation)
     for handle, own in outputs.items():
-        cache = hybrid[0].make_caches(kv_bits=bits)
-        alone = list(generate(*hybrid, handle.request.prompt, max_tokens=12, cache=cache))
+        caches = hybrid[0].make_caches(kv_bits=bits)
+        alone = list(generate(*hybrid, handle.request.prompt, max_tokens=12, caches=caches))
         assert [output.token for output in own] == [piece.token for piece in alone]
         assert [output.logprob for output in own] == [piece.logprob for piece in alone]
 

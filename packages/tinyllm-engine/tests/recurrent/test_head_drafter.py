@@ -94,9 +94,9 @@ def test_logits_have_the_bits_of_generate_alone(
     assert engine.stats.draft_tokens > 20
     assert (engine.stats.accepted_tokens > 20) == (name == "counting")
     for handle, own in outputs.items():
-        cache = model[0].make_caches(kv_bits=bits)
+        caches = model[0].make_caches(kv_bits=bits)
         prompt, sampling = handle.request.prompt, handle.request.sampling
-        alone = list(generate(*model, prompt, max_tokens=10, sampling=sampling, cache=cache))
+        alone = list(generate(*model, prompt, max_tokens=10, sampling=sampling, caches=caches))
         assert [output.token for output in own] == [piece.token for piece in alone]
         assert [output.logprob for output in own] == [piece.logprob for piece in alone]
 
@@ -147,7 +147,7 @@ def head_pages(engine: Engine, handle: RequestState, length: int) -> list[mx.arr
 def test_pages_hold_what_the_head_computes_alone(random_head: Model, prompts: Prompts) -> None:
     prompt = prompts[6]
     kept = random_head[0].make_caches()
-    list(generate(*random_head, prompt, max_tokens=20, cache=kept, speculation=2))
+    list(generate(*random_head, prompt, max_tokens=20, caches=kept, speculation=2))
     alone = kept[-1].arrays[0][0]  # keys and values, heads, positions, features
     engine = Engine(*random_head, SETTINGS)
     engine.add(Request([*prompt, 7, 8, 9], 5))  # shares the pages of the prompt
@@ -179,7 +179,7 @@ def test_the_engine_drafts_what_generate_drafts(
     def recorded(own: Speculation, limit: int) -> None:
         alone(own, limit)
         draft = [] if own._draft is None else [int(token) for token in own._draft]
-        wanted[own._cache[0].offset + 1] = draft
+        wanted[own._caches[0].offset + 1] = draft
 
     monkeypatch.setattr(Speculation, "propose", recorded)
     list(generate(*random_head, prompt, max_tokens=12, speculation=3))

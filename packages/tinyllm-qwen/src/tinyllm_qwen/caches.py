@@ -134,25 +134,25 @@ def trim_to_common_prefix(caches: Sequence[SequenceCache], length: int) -> None:
     If some cache cannot be trimmed to that prefix, no cache is changed. `common_offset` then raises
     if the caches hold different numbers of tokens.
     """
-    # After an interrupt during a forward pass, the layers hold different numbers of tokens.
+    # After an interrupt during a forward pass, the caches hold different numbers of tokens.
     length = common_prefix(caches, length)
-    if all(layer.can_trim(length) for layer in caches):
-        for layer in caches:
-            layer.trim(length)
+    if all(layer_cache.can_trim(length) for layer_cache in caches):
+        for layer_cache in caches:
+            layer_cache.trim(length)
 
 
 def common_offset(caches: Sequence[SequenceCache]) -> int:
-    """Return the number of tokens that the caches of all layers hold.
+    """Return the number of tokens that each of the caches holds.
 
     Raises:
-        ValueError: if two layers hold different numbers of tokens, as after an interrupted pass, or
+        ValueError: if two caches hold different numbers of tokens, as after an interrupted pass, or
             if the draft head lacks some of them.
     """
     offsets = {cache.offset for cache in caches}
     if len(offsets) != 1:
         raise ValueError(
-            f"cache: expected equally many tokens in every layer, got {sorted(offsets)}: a call "
-            "was interrupted, or had no `speculation`: make a new cache"
+            f"caches: expected equally many tokens in every layer, got {sorted(offsets)}: a call "
+            "was interrupted, or had no `speculation`: make new caches"
         )
     return offsets.pop()
 

@@ -32,7 +32,7 @@ def generate(
     max_tokens: int = 512,
     sampling: SamplingParams = SamplingParams(),
     stop: Sequence[str] = (),
-    cache: Sequence[SequenceCache] | None = None,
+    caches: Sequence[SequenceCache] | None = None,
     prefill_chunk: int = PREFILL_CHUNK,
     on_prefill: Callable[[int, int], None] | None = None,
     speculation: int = 0,
@@ -41,7 +41,7 @@ def generate(
 
     The graph of the next token is built while the device computes the current token. The device
     computes the next token while the caller reads the current one. A caller may close the iterator
-    early. The cache then has the same state as if the last yielded token had ended the text. A
+    early. The caches then have the same state as if the last yielded token had ended the text. A
     piece keeps the logits of its step (V numbers) in memory: drop pieces that are not needed.
 
     Args:
@@ -52,13 +52,13 @@ def generate(
         max_tokens: the most tokens to generate. The context of the model may end earlier.
         sampling: the sampling parameters; greedy unless given.
         stop: strings that end the text. The text does not contain them.
-        cache: caches of an earlier call, which hold the first tokens of the prompt. After this call
-            they hold the prompt and all yielded tokens but the last. A rotating cache that has
-            overwritten tokens cannot be trimmed, and may hold the last token too. If an interrupt
-            ends the call, caches of recurrent layers may hold fewer tokens.
+        caches: caches of an earlier call, one per layer, which hold the first tokens of the prompt.
+            After this call they hold the prompt and all yielded tokens but the last. A rotating
+            cache that has overwritten tokens cannot be trimmed, and may hold the last token too. If
+            an interrupt ends the call, caches of recurrent layers may hold fewer tokens.
         prefill_chunk: the number of prompt tokens in a pass.
         on_prefill: a callback after each pass, with the number of prompt tokens computed so far,
-            and of all prompt tokens to compute. Tokens in the cache do not count.
+            and of all prompt tokens to compute. Tokens in the caches do not count.
         speculation: the most draft tokens of a step, from the draft head of the model; see
             `Speculation`. The tokens are the same for any number. With 0, the cache of a draft head
             is not used.
@@ -67,15 +67,15 @@ def generate(
         One piece per token. The last piece has the finish reason.
 
     Raises:
-        ValueError: if the prompt is empty or fills the context of the model, if the cache holds the
+        ValueError: if the prompt is empty or fills the context of the model, if the caches hold the
             whole prompt, if a number is out of range, or if the model has no draft head for
             `speculation`. The call raises the error, not the iterator.
     """
     tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
     check_prompt(tokens, model.config)
-    cache = model.make_caches() if cache is None else cache
-    if len(cache) != model.num_caches:
-        raise ValueError(f"cache: expected {model.num_caches}, one per layer, got {len(cache)}")
+    caches = model.make_caches() if caches is None else caches
+    if len(caches) != model.num_caches:
+        raise ValueError(f"caches: expected {model.num_caches}, one per layer, got {len(caches)}")
     for name, number, least in (
         ("max_tokens", max_tokens, 1),
         ("prefill_chunk", prefill_chunk, 1),
@@ -85,26 +85,26 @@ def generate(
             raise ValueError(f"{name}: expected at least {least}, got {number}")
     sampler = Sampler(sampling, model.config.vocab_size, model.ops, tokens)
     decoding = (
-        Speculation(model, cache, sampler, speculation, tokenizer.vocab_size)
+        Speculation(model, caches, sampler, speculation, tokenizer.vocab_size)
         if speculation
-        else PlainDecoding(model, cache, sampler)
+        else PlainDecoding(model, caches, sampler)
     )
-    layers = cache if speculation else model.layer_caches(cache)
-    cached = common_offset(layers)
+    used_caches = caches if speculation else model.layer_caches(caches)
+    cached = common_offset(used_caches)
     if cached >= len(tokens):
         raise ValueError(
-            f"cache: expected fewer tokens than the prompt's {len(tokens)}, got {cached}"
+            f"caches: expected fewer tokens than the prompt's {len(tokens)}, got {cached}"
         )
     text = OutputProcessor(tokenizer, stop)
     limit = min(max_tokens, model.config.context_length - len(tokens))
-    for layer in cache:
-        layer.set_expected_length(len(tokens) + min(limit, CAPACITY_STEP))
+    for layer_cache in caches:
+        layer_cache.set_expected_length(len(tokens) + min(limit, CAPACITY_STEP))
 
     def pieces() -> Generator[Piece, None, None]:
         started = first_at = time.perf_counter()
         generated = 0
         try:
-            first = _prefill(decoding, tokens[cached:], cache, prefill_chunk, on_prefill)
+            first = _prefill(decoding, tokens[cached:], caches, prefill_chunk, on_prefill)
             for samples, next_step in decoding.steps(first, limit):
                 chosen = [int(sample.token) for sample in samples]  # waits for the device
                 now = time.perf_counter()
@@ -130,7 +130,7 @@ def generate(
                     if reason is not None:
                         return
         finally:
-            trim_to_common_prefix(layers, len(tokens) + max(generated - 1, 0))
+            trim_to_common_prefix(used_caches, len(tokens) + max(generated - 1, 0))
 
     return pieces()
 
@@ -162,17 +162,17 @@ class PlainDecoding:
     drafted = accepted = 0  # counts of draft tokens: see `Speculation`
 
     def __init__(
-        self, model: LanguageModel, cache: Sequence[SequenceCache], sampler: Sampler
+        self, model: LanguageModel, caches: Sequence[SequenceCache], sampler: Sampler
     ) -> None:
         """Begin with a model, its caches, and the sampler of the text."""
         self._model = model
-        self._cache = cache
+        self._caches = caches
         self._sampler = sampler
 
     def prefill(self, tokens: Sequence[int], after: int) -> None:
         """Compute a chunk of the prompt. `after` is the prompt token after the chunk."""
-        batch = Batch.at(self._cache[0].offset, 1, len(tokens), "prefill")
-        self._model.hidden(mx.array([tokens], dtype=mx.int32), batch, self._cache)
+        batch = Batch.at(self._caches[0].offset, 1, len(tokens), "prefill")
+        self._model.hidden(mx.array([tokens], dtype=mx.int32), batch, self._caches)
 
     def first(self, tokens: Sequence[int]) -> Sample:
         """Compute the last chunk of the prompt, and choose the first token of the answer."""
@@ -196,19 +196,19 @@ class PlainDecoding:
 
     def _next(self, tokens: Integer[mx.array, "1 L"], phase: Phase) -> Sample:
         """Build the graph that computes `tokens` and chooses the next token."""
-        model, sampler, cache = self._model, self._sampler, self._cache
-        batch = Batch.at(cache[0].offset, 1, tokens.shape[1], phase)
+        model, sampler, caches = self._model, self._sampler, self._caches
+        batch = Batch.at(caches[0].offset, 1, tokens.shape[1], phase)
         if model.num_ranks > 1 and sampler.num_candidates is not None:
-            best = model.best(tokens, batch, cache, sampler.num_candidates)
+            best = model.best(tokens, batch, caches, sampler.num_candidates)
             return sampler.from_candidates(best.at(0))
-        logits = model(tokens, cache, batch, last=1)
+        logits = model(tokens, caches, batch, last=1)
         return sampler(logits.reshape(-1))  # an index would copy them
 
 
 def _prefill(
     decoding: PlainDecoding | Speculation,
     tokens: Sequence[int],
-    cache: Sequence[SequenceCache],
+    caches: Sequence[SequenceCache],
     chunk: int,
     on_prefill: Callable[[int, int], None] | None,
 ) -> Sample:
@@ -219,12 +219,12 @@ def _prefill(
     last_start = (len(tokens) - 1) // chunk * chunk
     for stop in range(chunk, last_start + 1, chunk):
         decoding.prefill(tokens[stop - chunk : stop], after=tokens[stop])
-        mx.eval([array for layer in cache for array in layer.arrays])
+        mx.eval([array for layer_cache in caches for array in layer_cache.arrays])
         if on_prefill is not None:
             on_prefill(stop, len(tokens))
     sample = decoding.first(tokens[last_start:])
     # The choice of the token does not need all states of recurrent layers.
-    mx.eval(sample.token, [array for layer in cache for array in layer.arrays])
+    mx.eval(sample.token, [array for layer_cache in caches for array in layer_cache.arrays])
     if on_prefill is not None:
         on_prefill(len(tokens), len(tokens))
     return sample

@@ -96,7 +96,7 @@ def load(
             dtype=dtype,
             progress=progress,
             prepared_bytes=prepared_bytes,
-            neighbors=[rank for rank in local.ranks if rank != ranks.rank],
+            local_ranks=local.ranks,
             free=local.free,
         )
         groups = ParallelGroups.of(ranks, partitions)

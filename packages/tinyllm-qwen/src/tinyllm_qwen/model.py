@@ -168,7 +168,7 @@ class Qwen:
 
         `last` and `indices` are as in `__call__`.
         """
-        logits = self._own_logits(_selected(h, last, indices))
+        logits = self._local_logits(_selected(h, last, indices))
         return self.groups.world.all_gather_last(logits, self.config.vocab_size)
 
     def best(
@@ -199,7 +199,7 @@ class Qwen:
         last = 1 if indices is None else None
         check_selection(tokens, last, indices)
         h = _selected(self.hidden(tokens, batch, caches), last, indices)
-        logits = self._own_logits(h)[:, 0]
+        logits = self._local_logits(h)[:, 0]
         world, first = self.groups.world, self.groups.partition.vocabulary.start
         missing = -(-self.config.vocab_size // world.size) - logits.shape[-1]
         if missing:  # the last rank may have fewer than k tokens, but all ranks exchange k
@@ -293,11 +293,11 @@ class Qwen:
             zeros=self.ops.zeros if isinstance(self.ops, Backend) else mx.zeros,
         )
 
-    def _own_logits(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L own"]:
+    def _local_logits(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L local"]:
         """Return the logits of the tokens whose rows of the head this process has."""
         return self._project(self.norm(h))
 
-    def _project(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L own"]:
+    def _project(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L local"]:
         """Multiply normalized hidden states by this process's rows of the output head."""
         if self.lm_head is None:
             return self.embed_tokens.as_linear(h)

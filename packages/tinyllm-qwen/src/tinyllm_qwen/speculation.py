@@ -32,7 +32,7 @@ class Speculation:
     def __init__(
         self,
         model: LanguageModel,
-        cache: Sequence[SequenceCache],
+        caches: Sequence[SequenceCache],
         sampler: Sampler,
         limit: int,
         vocab_size: int,
@@ -41,7 +41,7 @@ class Speculation:
 
         Args:
             model: the model, with a draft head.
-            cache: the caches of the model, that of the draft head included.
+            caches: the caches of the model, that of the draft head included.
             sampler: the sampler of the text.
             limit: the most draft tokens of a pass.
             vocab_size: the number of tokens of the tokenizer. Larger ids are never proposed.
@@ -54,14 +54,14 @@ class Speculation:
                 f"speculation: expected 0 for a model without a draft head, got {limit}: load it "
                 "in one process with draft_head=True"
             )
-        if any(isinstance(each, RotatingCache) for each in cache):
+        if any(isinstance(layer_cache, RotatingCache) for layer_cache in caches):
             raise ValueError(
                 f"speculation: expected 0 with a limited cache, got {limit}: rejected draft tokens "
                 "cannot be removed from it: leave out max_size"
             )
         self.drafted = self.accepted = 0
         self._model = model
-        self._cache = cache
+        self._caches = caches
         self._sampler = sampler
         self._limit = limit
         self._vocab_size = vocab_size
@@ -105,7 +105,7 @@ class Speculation:
             The samples of the accepted draft tokens, and of the token after them.
         """
         draft = [] if self._draft is None else cast("list[int]", self._draft.tolist())
-        start, sampler = self._cache[0].offset, self._sampler
+        start, sampler = self._caches[0].offset, self._sampler
         h, _ = self._hidden([last, *draft], "decode")
         logits = self._model.logits(h, indices=range(h.shape[1]))[:, 0]
         chosen = choose(sampler.ahead(draft), Candidates(None, logits))
@@ -119,8 +119,8 @@ class Speculation:
         kept = tokens[: accepted + 1]
         for token in kept:
             sampler.advance(token)
-        for layer in self._model.layer_caches(self._cache):
-            layer.trim(start + len(kept))
+        for layer_cache in self._model.layer_caches(self._caches):
+            layer_cache.trim(start + len(kept))
         batch = Batch.at(start, 1, len(kept), "decode")
         self._output = self._follow(h[:, : len(kept)], kept, batch)[:, -1:]
         self._draft = None
@@ -132,7 +132,7 @@ class Speculation:
 
     def propose(self, limit: int) -> None:
         """Start to compute at most `limit` draft tokens for the next step."""
-        count, model, head = min(self._limit, limit), self._model, self._cache[-1]
+        count, model, head = min(self._limit, limit), self._model, self._caches[-1]
         start, output, draft = head.offset, self._output, list[mx.array]()
         if output is None:
             return
@@ -143,7 +143,7 @@ class Speculation:
                 # Within one graph, MLX would copy the cache for each pass.
                 mx.eval(token)
                 batch = Batch.at(head.offset, 1, 1, "decode")
-                output = model.draft(token, output, batch, self._cache)
+                output = model.draft(token, output, batch, self._caches)
         head.trim(start)
         self._draft = mx.concatenate(draft, axis=1)[0] if draft else None
         # The draft depends on all writes to the cache. Reading the arrays would end their loan
@@ -154,8 +154,8 @@ class Speculation:
         self, tokens: Sequence[int], phase: Phase
     ) -> tuple[Float[mx.array, "1 L E"], Batch]:
         """Compute new tokens with the model. Return the output of the last layer, and the batch."""
-        batch = Batch.at(self._cache[0].offset, 1, len(tokens), phase)
-        return self._model.hidden(mx.array([tokens], dtype=mx.int32), batch, self._cache), batch
+        batch = Batch.at(self._caches[0].offset, 1, len(tokens), phase)
+        return self._model.hidden(mx.array([tokens], dtype=mx.int32), batch, self._caches), batch
 
     def _follow(
         self, h: Float[mx.array, "1 L E"], tokens: Sequence[int], batch: Batch
@@ -168,4 +168,4 @@ class Speculation:
             batch: the layout of the positions.
         """
         following = mx.array([tokens], dtype=mx.int32)
-        return self._model.draft(following, self._model.norm(h), batch, self._cache)
+        return self._model.draft(following, self._model.norm(h), batch, self._caches)

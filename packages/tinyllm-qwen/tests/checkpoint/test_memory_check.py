@@ -56,10 +56,10 @@ def test_ranks_on_one_machine_need_memory_for_all_their_parts(folder: Path) -> N
     for rank in range(2):
         weights, _ = load_part(folder, config, rank, 2)
         size += sum(weight.nbytes for weight in weights.values())
-    load_part(folder, config, 1, 2, neighbors=[0], free=size)
+    load_part(folder, config, 1, 2, local_ranks=[0, 1], free=size)
     message = "the weights of the 2 ranks on this machine take"
     with pytest.raises(MemoryShortageError, match=message) as caught:
-        load_part(folder, config, 1, 2, neighbors=[0], free=size - 1)
+        load_part(folder, config, 1, 2, local_ranks=[0, 1], free=size - 1)
     assert caught.value.needed == size
 
 

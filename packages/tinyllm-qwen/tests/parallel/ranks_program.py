@@ -54,20 +54,21 @@ def in_chunks(model: LanguageModel) -> tuple[list[int], list[int]]:
 
     In the second list, the last token is computed again after the cache was trimmed by one token.
     """
-    cache, found, last = model.make_caches(), [], len(PROMPT) - 1
+    caches, found, last = model.make_caches(), [], len(PROMPT) - 1
     for start, stop in ((0, last - 2), (last - 2, last - 1), (last - 1, last)):
         batch = Batch.at(start, 1, stop - start, "prefill")
-        model.hidden(mx.array([PROMPT[start:stop]]), batch, cache)
+        model.hidden(mx.array([PROMPT[start:stop]]), batch, caches)
     token = PROMPT[last]
     for at in range(last, last + DRIVEN):
-        token = int(mx.argmax(model(mx.array([[token]]), cache, Batch.at(at, 1, 1), last=1)))
+        token = int(mx.argmax(model(mx.array([[token]]), caches, Batch.at(at, 1, 1), last=1)))
         found.append(token)
     kept = last + DRIVEN - 1
-    if not all(layer.can_trim(kept) for layer in cache):  # a wrapped ring has lost tokens
+    # A wrapped ring has lost tokens.
+    if not all(layer_cache.can_trim(kept) for layer_cache in caches):
         return found, found
-    for layer in cache:
-        layer.trim(kept)
-    best = model.best(mx.array([[found[-2]]]), Batch.at(kept, 1, 1), cache, 2)
+    for layer_cache in caches:
+        layer_cache.trim(kept)
+    best = model.best(mx.array([[found[-2]]]), Batch.at(kept, 1, 1), caches, 2)
     return found, [*found[:-1], int(first_of(best))]
 
 

@@ -231,11 +231,11 @@ def test_pages_are_made_in_memory_on_all_ranks(model: Qwen, worked: Worked) -> N
 def test_dropped_caches_are_dropped_everywhere(model: Qwen, worked: Worked) -> None:
     record = Recorder()
     driver = Driver(model, [record])
-    driver.make_caches()  # never used: the workers do not know this cache
+    driver.make_caches()  # never used: the workers do not know these caches
     for _ in range(2):
-        cache = driver.make_caches()
-        driver(mx.array([[1]]), cache)
-        del cache
+        caches = driver.make_caches()
+        driver(mx.array([[1]]), caches)
+        del caches
     driver(mx.array([[1]]))
     assert [command.dropped for command in record.commands] == [[0], [1], [2]]
     work(model, record.sent)
@@ -244,17 +244,17 @@ def test_dropped_caches_are_dropped_everywhere(model: Qwen, worked: Worked) -> N
 
 def test_an_interrupted_pass_ends_the_driver(model: Qwen, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(model, [Recorder()])
-    cache = driver.make_caches()
+    caches = driver.make_caches()
 
     def interrupted(*_: object) -> mx.array:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(DecoderLayer, "__call__", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        driver(mx.array([[1]]), cache)
+        driver(mx.array([[1]]), caches)
     monkeypatch.undo()
     with pytest.raises(RuntimeError, match=r"out of step, .*: restart the program"):
-        driver(mx.array([[1]]), cache)
+        driver(mx.array([[1]]), caches)
 
 
 def test_wrong_arguments_are_refused_before_the_workers_hear_of_them(model: Qwen) -> None:

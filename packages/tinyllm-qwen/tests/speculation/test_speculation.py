@@ -50,7 +50,7 @@ def known_drafts(tokens: list[int], seed: int) -> Callable[[Speculation, int], N
     draw = random.Random(seed)
 
     def propose(own: Speculation, limit: int) -> None:
-        start = own._cache[0].offset + 1 - len(PROMPT)
+        start = own._caches[0].offset + 1 - len(PROMPT)
         draft = tokens[start : start + draw.randrange(1 + min(own._limit, limit))]
         wrong = [0 if draw.random() < 0.34 else token for token in draft]
         own._draft = mx.array(wrong, dtype=mx.int32) if wrong else None
@@ -77,13 +77,13 @@ def test_accepted_and_rejected_drafts_change_no_bit(
     for seed, kv_bits in enumerate((None, None, 8)):
         cached = [model[0].make_caches(kv_bits=kv_bits) for _ in range(2)]
         if kv_bits is not None:
-            plain = answer(model, sampling=sampling, cache=cached[0])
+            plain = answer(model, sampling=sampling, caches=cached[0])
         tokens = [piece.token for piece in plain]
         with monkeypatch.context() as patched:
             patched.setattr(Speculation, "propose", known_drafts(tokens, seed))
-            pieces = answer(model, sampling=sampling, speculation=5, cache=cached[1])
+            pieces = answer(model, sampling=sampling, speculation=5, caches=cached[1])
         assert bits(pieces) == bits(plain)
-        assert {layer.offset for layer in cached[1]} == {len(PROMPT) + len(pieces) - 1}
+        assert {layer_cache.offset for layer_cache in cached[1]} == {len(PROMPT) + len(pieces) - 1}
         drafted += pieces[-1].stats.draft_tokens
         accepted += pieces[-1].stats.accepted_tokens
     assert drafted > accepted > 9
@@ -136,22 +136,22 @@ def test_a_stop_string_within_a_draft_ends_the_text(counting: Model) -> None:
     text = answer(counting, max_tokens=10)
     stop = "".join(piece.text for piece in text)[3:9]
     plain = answer(counting, stop=[stop])
-    cache = counting[0].make_caches()
-    pieces = answer(counting, stop=[stop], speculation=4, cache=cache)
+    caches = counting[0].make_caches()
+    pieces = answer(counting, stop=[stop], speculation=4, caches=caches)
     assert bits(pieces) == bits(plain)
     assert pieces[-1].finish_reason == "stop"
-    assert {layer.offset for layer in cache} == {len(PROMPT) + len(pieces) - 1}
+    assert {layer_cache.offset for layer_cache in caches} == {len(PROMPT) + len(pieces) - 1}
 
 
 @pytest.mark.parametrize("read", [1, 2, 3, 7])
 def test_a_closed_call_can_be_continued(counting: Model, read: int) -> None:
     plain = [piece.token for piece in answer(counting)]
-    cache = counting[0].make_caches()
-    pieces = generate(*counting, PROMPT, cache=cache, speculation=4)
+    caches = counting[0].make_caches()
+    pieces = generate(*counting, PROMPT, caches=caches, speculation=4)
     first = [next(pieces).token for _ in range(read)]
     pieces.close()
-    assert {layer.offset for layer in cache} == {len(PROMPT) + read - 1}
-    rest = answer(counting, PROMPT + first, cache=cache, speculation=4, max_tokens=14 - read)
+    assert {layer_cache.offset for layer_cache in caches} == {len(PROMPT) + read - 1}
+    rest = answer(counting, PROMPT + first, caches=caches, speculation=4, max_tokens=14 - read)
     assert first + [piece.token for piece in rest] == plain
     assert rest[-1].stats.cached_tokens == len(PROMPT) + read - 1
     stats = rest[-1].stats
@@ -160,11 +160,11 @@ def test_a_closed_call_can_be_continued(counting: Model, read: int) -> None:
 
 def trimmed(model: Model, length: int) -> list[SequenceCache]:
     """Return caches of the first `length` tokens of PROMPT, after a call with other tokens."""
-    cache = model[0].make_caches()
-    answer(model, speculation=3, cache=cache)
-    for layer in cache:
-        layer.trim(length)
-    return cache
+    caches = model[0].make_caches()
+    answer(model, speculation=3, caches=caches)
+    for layer_cache in caches:
+        layer_cache.trim(length)
+    return caches
 
 
 @pytest.mark.parametrize(
@@ -178,8 +178,8 @@ def trimmed(model: Model, length: int) -> list[SequenceCache]:
 def test_a_prefix_in_the_cache_changes_no_bit(model: Model, chunk: int) -> None:
     prompt = [*PROMPT[:80], *PROMPT[:9]]
     plain = answer(model, prompt)
-    cache = trimmed(model, 64)
-    pieces = answer(model, prompt, cache=cache, prefill_chunk=chunk, speculation=3)
+    caches = trimmed(model, 64)
+    pieces = answer(model, prompt, caches=caches, prefill_chunk=chunk, speculation=3)
     assert [piece.token for piece in pieces] == [piece.token for piece in plain]
     assert pieces[-1].stats.cached_tokens == 64
 
@@ -192,17 +192,18 @@ def test_the_last_tokens_of_a_text_get_no_drafts(counting: Model) -> None:
 
 
 def test_a_call_without_drafts_leaves_the_head_alone(model: Model) -> None:
-    cache = model[0].make_caches()
-    plain = answer(model, cache=cache)
-    assert [layer.offset for layer in cache] == [len(PROMPT) + len(plain) - 1] * 8 + [0]
+    caches = model[0].make_caches()
+    plain = answer(model, caches=caches)
+    held = [layer_cache.offset for layer_cache in caches]
+    assert held == [len(PROMPT) + len(plain) - 1] * 8 + [0]
     with pytest.raises(ValueError, match="expected equally many tokens in every layer"):
-        answer(model, PROMPT * 2, cache=cache, speculation=1)
+        answer(model, PROMPT * 2, caches=caches, speculation=1)
 
 
 def test_what_cannot_draft_is_refused(model: Model, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="speculation: expected at least 0, got -1"):
         answer(model, speculation=-1)
     with pytest.raises(ValueError, match=r"with a limited cache, got 2: .* leave out max_size"):
-        answer(model, speculation=2, cache=model[0].make_caches(max_size=64))
+        answer(model, speculation=2, caches=model[0].make_caches(max_size=64))
     with pytest.raises(ValueError, match=r"model without a draft head, got 2: .*draft_head=True"):
         answer(load("pico"), speculation=2)

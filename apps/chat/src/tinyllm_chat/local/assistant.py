@@ -247,7 +247,7 @@ class LocalAssistant:
             max_tokens=min(answer_tokens, self.max_model_len - len(prompt)),
             sampling=sampling_params(self.settings, self.defaults, seed),
             stop=self.settings.stop or (),
-            cache=caches,
+            caches=caches,
             on_prefill=prefill_progress,
             speculation=self.settings.draft_tokens,
         )

@@ -69,7 +69,7 @@ def load_part(
     dtype: mx.Dtype | None = None,
     progress: Progress | None = None,
     prepared_bytes: Callable[[Weight], int] = bytes_as_loaded,
-    neighbors: Sequence[int] = (),
+    local_ranks: Sequence[int] = (),
     free: int | None = None,
 ) -> tuple[Weights, list[Partition]]:
     """Load the slices of the tensors that one of several ranks needs, without reading the rest.
@@ -83,7 +83,8 @@ def load_part(
         dtype: the dtype, as for `load_weights`.
         progress: a callback with the number of bytes read so far, and of all bytes of this rank.
         prepared_bytes: the size of a weight, as for `load_weights`.
-        neighbors: the other ranks on this machine, whose weights must fit into its memory too.
+        local_ranks: the ranks on this machine, whose weights must fit into its memory together.
+            They may leave out `rank`.
         free: the free bytes of the machine before any rank reads weights; None to find them.
 
     Returns:
@@ -106,7 +107,7 @@ def load_part(
             for name, tensor in stored.items()
             if (part := partitions[each].slices(name, tensor.shape, config)) is not None
         }
-        for each in (rank, *neighbors)
+        for each in (rank, *(other for other in local_ranks if other != rank))
     )
     dtype = dtype or _common_dtype(stored)
     size_of = _size(formats, prepared_bytes)
