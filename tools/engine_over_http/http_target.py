@@ -40,9 +40,9 @@ class HttpTarget:
         """See `EngineTarget`."""
         return asyncio.run(self._batch(requests, tokens, seed))
 
-    def long_prompt(self, prompt_tokens: int, every: float, seed: int = 0) -> LongPromptResult:
+    def long_prompt(self, prompt_tokens: int, every: float) -> LongPromptResult:
         """See `EngineTarget`."""
-        return asyncio.run(self._long_prompt(prompt_tokens, every, seed))
+        return asyncio.run(self._long_prompt(prompt_tokens, every))
 
     async def _batch(self, requests: int, tokens: int, seed: int) -> BatchResult:
         prompts = random_prompts(self.vocab_size, requests, SHORT_PROMPT, seed)
@@ -57,9 +57,9 @@ class HttpTarget:
         gaps = [gap for reply in replies for gap in reply.gaps]
         return BatchResult(requests, generated / (end - start), tuple(gaps))
 
-    async def _long_prompt(self, prompt_tokens: int, every: float, seed: int) -> LongPromptResult:
-        (long,) = random_prompts(self.vocab_size, 1, prompt_tokens, seed)
-        shorts = iter(random_prompts(self.vocab_size, 1000, SHORT_PROMPT, seed + 1))
+    async def _long_prompt(self, prompt_tokens: int, every: float) -> LongPromptResult:
+        (long,) = random_prompts(self.vocab_size, 1, prompt_tokens, seed=0)
+        shorts = iter(random_prompts(self.vocab_size, 1000, SHORT_PROMPT, seed=1))
         decoding = Reply(time.perf_counter())
         listener = asyncio.create_task(self._ask(next(shorts), self.context, decoding))
         while not decoding.pieces and not listener.done():

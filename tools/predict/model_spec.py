@@ -1,7 +1,7 @@
 """Model without its weights: an architecture and the formats of its matrices."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import mlx.core as mx
 from tinyllm_bench.cost import ModelCosts
@@ -77,7 +77,7 @@ class ModelSpec:
             part = partition.slices(name, shape, self.config)
             if part is not None:
                 nbytes[name] = self._nbytes(name, tuple(map(len, part)))
-        costs = ModelCosts(partition.local(self.config), nbytes, self.dtype.size)
+        costs = ModelCosts(local_config(partition, self.config), nbytes, self.dtype.size)
         return costs.decode(keys).bytes
 
     def _nbytes(self, name: str, shape: tuple[int, ...]) -> int:
@@ -86,3 +86,16 @@ class ModelSpec:
             return WeightFormat(self.dtype.size * 8, 64, AFFINE, self.dtype).nbytes(shape)
         chosen = WeightFormat(packed.bits, packed.group_size, packed.mode, self.dtype)
         return chosen.nbytes(shape)
+
+
+def local_config(partition: Partition, config: QwenConfig) -> QwenConfig:
+    """Return a config with the numbers of heads and of hidden features of one rank."""
+    recurrent, experts = config.recurrent, config.experts
+    return replace(
+        config,
+        num_attention_heads=len(partition.heads),
+        num_key_value_heads=len(partition.kv_heads),
+        intermediate_size=len(partition.mlp),
+        experts=experts and replace(experts, shared_size=len(partition.shared_expert)),
+        recurrent=recurrent and partition.local_recurrent(recurrent),
+    )

@@ -21,11 +21,13 @@ from predict.messages import (
     mesh_messages,
     ring_messages,
 )
-from predict.model_spec import ModelSpec
+from predict.model_spec import ModelSpec, local_config
 from predict.prediction import Assumptions, break_even, fastest, predict
 from tinyllm_qwen import QwenConfig
 from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.checkpoint.weights import load_part
+from tinyllm_qwen.partition.partition import Partition
+from tinyllm_qwen.testing.hybrid import SHAPES, hybrid_config
 
 Run = Callable[[str], tuple[int, str, str]]
 PROGRAM = Path(__file__).parent / "ring_program.py"
@@ -98,6 +100,23 @@ def test_a_rank_reads_what_the_loader_loads(size: int, rank: int, pico: ModelSpe
     # A key and a value of 64 float32 for each of 6 layers.
     cached = 6 * len(partitions[rank].kv_heads) * 2 * 64 * 4 * 100
     assert pico.read_bytes(rank, size, 100) == loaded + cached
+
+
+def test_a_rank_is_costed_as_a_model_of_fewer_heads() -> None:
+    config = QwenConfig.from_hf(hybrid_config(SHAPES["tiny-moe"]))
+    assert config.experts is not None
+    for rank in range(2):
+        part = Partition.of(config, {}, rank, 2)
+        local = local_config(part, config)
+        assert local.experts is not None
+        assert local.recurrent is not None
+        assert (local.num_attention_heads, local.num_key_value_heads) == (2, 1)
+        assert (local.recurrent.num_key_heads, local.recurrent.num_value_heads) == (1, 2)
+        assert local.experts.shared_size == config.experts.shared_size // 2
+        assert local.intermediate_size == len(part.mlp)
+        assert local.head_dim == config.head_dim
+    stages = [Partition.stage(config, rank, 2, ()) for rank in range(2)]
+    assert {local_config(part, config) for part in stages} == {config}
 
 
 def test_a_shape_reads_as_much_as_its_checkpoint(pico: ModelSpec) -> None:

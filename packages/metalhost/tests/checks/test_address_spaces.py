@@ -54,6 +54,16 @@ def test_text_that_cannot_be_translated_is_a_problem() -> None:
     assert [each.line for each in problems("\nthreadgroup float t[4](3);")] == [2]
 
 
+def test_names_of_a_template_are_known() -> None:
+    kernel = metal_kernel("checked", ["x"], ["y"], "T v = x[0] + N; y[0] = v;")
+    found = kernel.problems(
+        inputs=[np.zeros(64, np.float32)],
+        output_dtypes=["float32"],
+        template=[("T", np.float32), ("N", 3)],
+    )
+    assert found == []
+
+
 ACCEPTED = [
     "threadgroup float t[4], s; threadgroup float* p = t; p[0] = x[0]; s = 1; y[0] = p[0] + s;",
     "auto v = reinterpret_cast<const device float4*>(x); y[0] = dot(v[0], float4(1, 2, 3, 4));",

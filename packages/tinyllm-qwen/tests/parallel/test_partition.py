@@ -98,13 +98,11 @@ def test_query_heads_stay_with_their_keys(size: int) -> None:
     assert config.num_attention_heads == 12
 
 
-def test_a_part_is_a_model_of_fewer_heads() -> None:
-    config, parts = parts_of(3)
-    local = [part.local(config) for part in parts]
-    assert [each.num_key_value_heads for each in local] == [2, 1, 1]
-    assert [each.num_attention_heads for each in local] == [6, 3, 3]
-    assert [each.intermediate_size for each in local] == [214, 213, 213]
-    assert {each.head_dim for each in local} == {64}
+def test_heads_features_experts_and_vocabulary_are_divided() -> None:
+    _, parts = parts_of(3)
+    assert [len(part.kv_heads) for part in parts] == [2, 1, 1]
+    assert [len(part.heads) for part in parts] == [6, 3, 3]
+    assert [len(part.mlp) for part in parts] == [214, 213, 213]
     assert [len(part.experts or ()) for part in parts] == [4, 3, 3]
     assert [part.vocabulary for part in parts] == [range(53), range(53, 106), range(106, 157)]
 
@@ -113,8 +111,9 @@ def test_value_heads_stay_with_their_key_head() -> None:
     config, parts = hybrid_parts_of(3)
     assert [part.key_heads for part in parts] == [range(2), range(2, 3), range(3, 4)]
     assert [part.value_heads for part in parts] == [range(4), range(4, 6), range(6, 8)]
-    local = [part.local(config).recurrent for part in parts]
-    assert [sizes and sizes.channels for sizes in local] == [256, 128, 128]
+    assert config.recurrent is not None
+    local = [part.local_recurrent(config.recurrent) for part in parts]
+    assert [sizes.channels for sizes in local] == [256, 128, 128]
     assert [len(part.shared_expert) for part in parts] == [22, 21, 21]
     one = parts[1]
     name = "layers.0.linear_attn"
@@ -235,7 +234,10 @@ def test_each_layer_is_whole_and_in_one_stage(
     config = QwenConfig.from_hf(MOE | {"num_hidden_layers": 7, "attention_bias": True})
     parts = [Partition.stage(config, rank, size, layers) for rank in range(size)]
     assert [part.layers for part in parts] == list(map(range, starts[:-1], starts[1:]))
-    assert {part.local(config) for part in parts} == {config}
+    heads = {(len(part.heads), len(part.kv_heads)) for part in parts}
+    assert heads == {(config.num_attention_heads, config.num_key_value_heads)}
+    assert {len(part.mlp) for part in parts} == {config.intermediate_size}
+    assert {len(part.shared_expert) for part in parts} == {config.experts.shared_size}
     for name, shape in expected_shapes(config).items():
         held = [part.slices(name, shape, config) for part in parts]
         whole = tuple(map(range, shape))

@@ -113,8 +113,9 @@ def test_a_rank_keeps_the_states_of_its_own_heads(folder: Path, model: Qwen) -> 
         assert isinstance(own, mx.array)
         assert isinstance(all_rows, mx.array)
         assert mx.array_equal(own, all_rows[mx.array(rows)]).item()
-    states = [part.local(config).recurrent for part in partitions]
-    assert [sizes and sizes.num_value_heads for sizes in states] == [2, 2]
+    assert config.recurrent is not None
+    states = [part.local_recurrent(config.recurrent) for part in partitions]
+    assert [sizes.num_value_heads for sizes in states] == [2, 2]
 
 
 def test_a_limit_of_tokens_needs_an_attention_layer_on_rank_0(model: Qwen) -> None:

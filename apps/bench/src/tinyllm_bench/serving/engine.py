@@ -92,15 +92,15 @@ class EngineTarget:
         self._finish()
         return BatchResult(requests, generated / seconds, tuple(gaps))
 
-    def long_prompt(self, prompt_tokens: int, every: float, seed: int = 0) -> LongPromptResult:
+    def long_prompt(self, prompt_tokens: int, every: float) -> LongPromptResult:
         """Prefill a long prompt while a request decodes and short ones arrive `every` seconds."""
         engine, config = self.engine, self.engine.model.config
-        alone, long = random_prompts(config.vocab_size, 2, prompt_tokens, seed)
+        alone, long = random_prompts(config.vocab_size, 2, prompt_tokens, seed=0)
         begin = time.perf_counter()
         self._add(alone, 1)
         self._finish()
         alone_seconds = time.perf_counter() - begin
-        shorts = iter(random_prompts(config.vocab_size, 1000, SHORT_PROMPT, seed + 1))
+        shorts = iter(random_prompts(config.vocab_size, 1000, SHORT_PROMPT, seed=1))
         decoding = self._add(next(shorts), config.context_length)
         while decoding.generated == 0:
             engine.step()

@@ -26,12 +26,10 @@ class Input:
     Attributes:
         data: the elements. bfloat16 elements are stored as uint16.
         type: element type.
-        from_mlx: True if the caller passed an MLX array.
     """
 
     data: NDArray[np.generic]
     type: ElementType
-    from_mlx: bool = False
 
     @classmethod
     def from_value(cls, value: Array | Scalar, row_contiguous: bool) -> Input:
@@ -52,9 +50,8 @@ class Input:
             return cls(np.array(value, dtype.storage), dtype)
         if isinstance(value, float):
             return cls(np.array(value, np.float32), TYPES["float32"])
-        from_mlx = is_mlx(value)
         dtype = element_type(value.dtype)
-        data = np.asarray(_mlx_to_storage(value, dtype) if from_mlx else value)
+        data = np.asarray(_mlx_to_storage(value, dtype) if is_mlx(value) else value)
         data = data.astype(data.dtype.newbyteorder("="), copy=False).view(dtype.storage)
         # The strides of a NumPy record field need not be whole elements. MLX arrays always have
         # whole strides, and a kernel counts strides in elements.
@@ -63,7 +60,7 @@ class Input:
             data = np.ascontiguousarray(data)
         if any(stride < 0 for stride in data.strides):
             raise ValueError(f"strides: expected none below 0, got {data.strides}")
-        return cls(data, dtype, from_mlx)
+        return cls(data, dtype)
 
     @property
     def strides(self) -> list[int]:

@@ -180,18 +180,6 @@ class Partition:
             by_layers=True,
         )
 
-    def local(self, config: QwenConfig) -> QwenConfig:
-        """Return the config with the numbers of heads and of hidden features of this partition."""
-        recurrent, experts = config.recurrent, config.experts
-        return replace(
-            config,
-            num_attention_heads=len(self.heads),
-            num_key_value_heads=len(self.kv_heads),
-            intermediate_size=len(self.mlp),
-            experts=experts and replace(experts, shared_size=len(self.shared_expert)),
-            recurrent=recurrent and self.local_recurrent(recurrent),
-        )
-
     def local_recurrent(self, recurrent: Recurrent) -> Recurrent:
         """Return the sizes of recurrent layers with the heads of this partition."""
         return replace(
