@@ -94,7 +94,7 @@ def requests_speeds(part: Mapping[str, Any] | None) -> dict[int, float]:
 
 def long_prompt_speed(part: Mapping[str, Any] | None) -> float | None:
     """Return the speed of a long prompt beside other requests, if it was measured."""
-    found = part["documents"][0]["engine"]["company"] if part else None
+    found = part["documents"][0]["engine"]["long_prompt"] if part else None
     return found["prompt_tokens"] / found["prompt_seconds"] if found else None
 
 

@@ -14,7 +14,7 @@ def test_batches_and_a_long_prompt_are_timed(bench: Bench) -> None:
     code, out, err = bench(f"engine {OPTIONS} --json")
     assert (code, err) == (0, "")
     document = json.loads(out)
-    batches, prompt = document["engine"]["batches"], document["engine"]["company"]
+    batches, prompt = document["engine"]["batches"], document["engine"]["long_prompt"]
     assert [batch["requests"] for batch in batches] == [1, 1, 3, 3]
     for batch in batches:
         steps = len(batch["gaps"])

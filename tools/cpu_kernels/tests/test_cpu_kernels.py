@@ -38,8 +38,8 @@ def model_part(*speeds: tuple[str, float]) -> dict[str, Any]:
 
 def engine_part() -> dict[str, Any]:
     batches = [{"requests": n, "tokens_per_second": 10.0 + 5 * n} for n in (1, 8, 8)]
-    company = {"prompt_tokens": 4096, "prompt_seconds": 4.0}
-    return {"documents": [{"engine": {"batches": batches, "company": company}}]}
+    long_prompt = {"prompt_tokens": 4096, "prompt_seconds": 4.0}
+    return {"documents": [{"engine": {"batches": batches, "long_prompt": long_prompt}}]}
 
 
 def test_the_fastest_instruction_set_and_common_ones_below_it_are_measured() -> None:

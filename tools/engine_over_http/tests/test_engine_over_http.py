@@ -16,7 +16,7 @@ def test_an_engine_and_a_server_are_timed(
     assert run_program(app, "engine_over_http") == 0
     document = json.loads(capsys.readouterr().out)
     for name in ("engine", "over HTTP"):
-        batches, prompt = document[name]["batches"], document[name]["company"]
+        batches, prompt = document[name]["batches"], document[name]["long_prompt"]
         assert [batch["requests"] for batch in batches] == [1, 1, 3, 3]
         assert prompt["prompt_tokens"] == 1500
         assert prompt["gaps"]

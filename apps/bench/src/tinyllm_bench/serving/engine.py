@@ -185,8 +185,8 @@ def write_results(options: EngineOptions, ops: OpSet, results: Mapping[str, Load
         document: dict[str, object] = {"machine": machine}
         for name, found in results.items():
             batches = [asdict(batch) for size in found.by_size for batch in size]
-            company = asdict(found.long_prompt) if found.long_prompt else None
-            document[name] = {"batches": batches, "company": company}
+            long_prompt = asdict(found.long_prompt) if found.long_prompt else None
+            document[name] = {"batches": batches, "long_prompt": long_prompt}
         sys.stdout.write(json_text(document) + "\n")
         return
     table = new_table(("by",), ("requests", "tokens/s", "times one", "gap p50", "p95 (ms)"))

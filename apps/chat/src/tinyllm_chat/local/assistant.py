@@ -25,7 +25,8 @@ from tinyllm_chat.answer import (
 )
 from tinyllm_chat.conversation import Conversation, Message
 from tinyllm_chat.errors import ChatError
-from tinyllm_chat.local.context import fit_prompt, most_tokens
+from tinyllm_chat.local.context import fit_prompt
+from tinyllm_chat.local.context_in_memory import context_in_memory
 from tinyllm_chat.local.prefix_cache import PrefixCache
 from tinyllm_chat.settings import Settings
 from tinyllm_chat.thinking import EFFORTS, template_variables
@@ -130,7 +131,7 @@ class LocalAssistant:
         The free memory limits it. It is measured when the context is first needed, because `/model`
         loads a model while the previous one is still in memory.
         """
-        longest = most_tokens(self.model, self.settings.kv_bits)
+        longest = context_in_memory(self.model, self.settings.kv_bits)
         return min(longest, self.settings.max_model_len or longest)
 
     @property

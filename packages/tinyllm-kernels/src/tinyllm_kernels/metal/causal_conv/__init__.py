@@ -17,7 +17,7 @@ from tinyllm_ops import StateTable
 from tinyllm_ops.recurrent_checks import check_causal_conv
 
 from tinyllm_kernels.metal.kernel import Kernel
-from tinyllm_kernels.metal.state_slots import state_slots
+from tinyllm_kernels.metal.saved_rows import saved_rows
 
 THREADS = 256
 
@@ -45,7 +45,7 @@ def causal_conv(
     if x.size == 0:
         return x, slots
     tokens, channels = x.shape
-    states = state_slots(state_table)
+    states = saved_rows(state_table)
     y, saved = _CAUSAL_CONV(
         (x, weight, slots, states.starts, states.loads, states.rows, channels),
         [(x.shape, x.dtype), ((max(1, states.num_rows), *slots.shape[1:]), slots.dtype)],

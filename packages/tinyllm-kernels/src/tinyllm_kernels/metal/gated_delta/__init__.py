@@ -20,7 +20,7 @@ from tinyllm_ops import StateTable
 from tinyllm_ops.recurrent_checks import check_gated_delta
 
 from tinyllm_kernels.metal.kernel import SIMD, Kernel
-from tinyllm_kernels.metal.state_slots import state_slots
+from tinyllm_kernels.metal.saved_rows import saved_rows
 
 ROWS = 4  # rows of the state that a simdgroup keeps
 SIMDGROUPS = 4
@@ -74,7 +74,7 @@ def gated_delta(
         return mx.zeros(v.shape, v.dtype), slots
     _, heads, value_dim = v.shape
     sequences = len(state_table.load_slots)
-    states, table = state_slots(state_table), state_table.arrays
+    states, table = saved_rows(state_table), state_table.arrays
     # q, k and v are parts of the same rows, and are read in place. The other arrays are contiguous
     # in a model.
     gates_and_state = (mx.contiguous(x) for x in (a, b, a_log, dt_bias, slots))

@@ -1,7 +1,7 @@
-"""Slots of recurrent states in the form that kernels use.
+"""The saved states of a pass as rows of the output of a kernel.
 
 A kernel cannot change an array in place, because MLX gives it a new array for each output. A pass
-over few of many slots would therefore copy all of them. `StateSlots` lets a kernel write only the
+over few of many slots would therefore copy all of them. `SavedRows` lets a kernel write only the
 saved states, row by row, and MLX writes these rows to their slots. MLX does that in place if
 nothing else refers to the old state. A pass that saves every slot needs no such copy: the rows of
 the kernel are the slots.
@@ -19,7 +19,7 @@ from tinyllm_ops import NO_STATE, StateTable
 
 
 @dataclass(frozen=True, eq=False)
-class StateSlots:
+class SavedRows:
     """A `StateTable` in the form that kernels use: by token, with output rows for saved states.
 
     Attributes:
@@ -54,7 +54,7 @@ class StateSlots:
 
 
 @functools.lru_cache(maxsize=4)
-def state_slots(table: StateTable) -> StateSlots:
+def saved_rows(table: StateTable) -> SavedRows:
     """Convert the table of a pass, once for all of its layers."""
     pairs = list(zip(table.load_slots, pairwise(table.cu_seqlens), strict=True))
     starts = [first for _, (first, end) in pairs for _ in range(first, end)]
@@ -66,7 +66,7 @@ def state_slots(table: StateTable) -> StateSlots:
         row_numbers = count()
         rows = [slot if slot == NO_STATE else next(row_numbers) for slot in table.save_slots]
         slots = _int32(saved)
-    return StateSlots(_int32(starts), _int32(loads), _int32(rows), len(saved), slots)
+    return SavedRows(_int32(starts), _int32(loads), _int32(rows), len(saved), slots)
 
 
 def _int32(numbers: list[int]) -> mx.array:
