@@ -1,7 +1,5 @@
 """docs/security.md has each attack of tests/attack, with its budget."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from attack.test_fairness import LOADS, TARGET

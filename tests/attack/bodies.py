@@ -1,7 +1,5 @@
 """Request bodies that cost a server much more than their sender."""
 
-from __future__ import annotations
-
 import json
 
 BODY = 9_900_000

@@ -1,7 +1,5 @@
 """Servers under attack, and a table of what the attacks cost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Valid requests of all endpoints, and mutations of them."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

@@ -1,7 +1,5 @@
 """Clients that disconnect in every phase of a request: its work ends, and its pages are free."""
 
-from __future__ import annotations
-
 import random
 import socket
 import struct

@@ -1,7 +1,5 @@
 """One key at full load: a well-behaved stream of another key goes on."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

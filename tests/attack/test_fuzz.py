@@ -1,7 +1,5 @@
 """Mutated requests, and requests of schemathesis: no 500, no hang, no exception in the log."""
 
-from __future__ import annotations
-
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Hostile grammars of a generator: each gets an answer, and streams of other keys go on."""
 
-from __future__ import annotations
-
 import runpy
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One API key learns nothing about another, and its text stays text."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Single requests that cost much: each within a budget of time, memory and other keys' tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

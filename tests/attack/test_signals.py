@@ -1,7 +1,5 @@
 """SIGTERM and SIGINT in every phase under load, and kill -9 beside a file of the prefix cache."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import time

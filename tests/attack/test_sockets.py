@@ -1,7 +1,5 @@
 """Connections that never finish a request: many of them cost little, and are closed in the end."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A server under attack, its watcher, and the cost of an attack."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess
@@ -70,7 +68,7 @@ class Budget:
     first_token: float = 3.0
 
     @property
-    def relaxed(self) -> Budget:
+    def relaxed(self) -> "Budget":
         """The budget of a short run, beside other tests on the same machine."""
         return replace(
             self,
@@ -81,7 +79,7 @@ class Budget:
         )
 
     @property
-    def of_several(self) -> Budget:
+    def of_several(self) -> "Budget":
         """The budget of several equal attacks at once."""
         return replace(self, seconds=60.0, memory=3 * self.memory, kept=2 * self.kept)
 
@@ -116,7 +114,7 @@ class Costs:
         self._rows: list[tuple[str, Cost, Budget]] = []
 
     def check(
-        self, name: str, victim: Victim, attack: Callable[[Victim], None], budget: Budget
+        self, name: str, victim: "Victim", attack: "Callable[[Victim], None]", budget: Budget
     ) -> Cost:
         """Attack a server, record the cost, and check it against the budget."""
         # A short time is enough for the memory before. A budget of tokens/s needs a longer one.
@@ -162,7 +160,7 @@ class Victim:
         self.check()
         self.read()
 
-    def __enter__(self) -> Victim:
+    def __enter__(self) -> "Victim":
         """Return the server."""
         return self
 
@@ -260,7 +258,7 @@ class Victim:
             assert "at" not in entry, entry  # the traceback of an exception
             assert len(json.dumps(entry)) < 10_000
 
-    def cost(self, attack: Callable[[Victim], None], kept: float, calm: float) -> Cost:
+    def cost(self, attack: "Callable[[Victim], None]", kept: float, calm: float) -> Cost:
         """Attack the server, and check that it works afterwards.
 
         The `calm` seconds before the attack give the memory and the tokens/s to compare with. After

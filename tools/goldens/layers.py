@@ -15,8 +15,6 @@ The file holds `CASE.WEIGHT` under the weight's Hugging Face name, the input `CA
 output of the attention alone (`CASE.attention`), and that of the whole layer (`CASE.layer`).
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

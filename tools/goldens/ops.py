@@ -9,8 +9,6 @@ are `case.argument`, and `case.y` for the result. `rope.positions` is int32, all
 float32.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

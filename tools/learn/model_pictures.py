@@ -1,7 +1,5 @@
 """Pictures of chapters 1 to 3: attention, positions, and the layers of pico."""
 
-from __future__ import annotations
-
 import math
 
 from learn.pages import printed

@@ -1,7 +1,5 @@
 """The output that a page of docs/learn shows below its program."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

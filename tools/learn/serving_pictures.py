@@ -1,7 +1,5 @@
 """Pictures of chapters 4, 6 and 8: the KV cache, batches and pages, and a threadgroup."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The picture of docs/gated-delta-net.md: the memory of a text by its length."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

@@ -4,8 +4,6 @@ A drawing has its own ground, so that it can be read on any page. Its palette fo
 `prefers-color-scheme`, which for an image is the `color-scheme` of the page around it.
 """
 
-from __future__ import annotations
-
 from html import escape
 
 WIDTH = 440

@@ -1,7 +1,5 @@
 """Pictures of chapters 5 and 7: packed weights, and draft tokens and masks."""
 
-from __future__ import annotations
-
 from learn.pages import printed
 from learn.svg import WIDTH, Drawing
 

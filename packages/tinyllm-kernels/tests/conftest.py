@@ -6,8 +6,6 @@ TINYLLM_TEST_ISAS=all runs every case with every instruction set. A short run, w
 exhaustive tests, has a sample of all cases, and no instruction sets in the middle.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

@@ -3,8 +3,6 @@
 The tests call the extension directly, because the checks of the OpSet refuse such indices.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

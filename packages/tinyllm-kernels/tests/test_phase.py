@@ -5,8 +5,6 @@ In the phase "decode" a row `1 T E` has the bits of a decode step `1 1 E`. The t
 extension, for every instruction set of this machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from types import ModuleType

@@ -1,7 +1,5 @@
 """`metal_kernel`, with the arguments and the behavior of `mx.fast.metal_kernel`, on the CPU."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Sequence
@@ -56,7 +54,7 @@ class MetalKernel:
     def __call__(
         self,
         *,
-        inputs: Sequence[Array | Scalar],
+        inputs: "Sequence[Array | Scalar]",
         output_shapes: Sequence[Sequence[int]],
         output_dtypes: Sequence[object],
         grid: tuple[int, int, int],
@@ -118,7 +116,7 @@ class MetalKernel:
     def problems(
         self,
         *,
-        inputs: Sequence[Array | Scalar],
+        inputs: "Sequence[Array | Scalar]",
         output_dtypes: Sequence[object],
         template: Template | None = None,
     ) -> list[Problem]:
@@ -139,7 +137,7 @@ class MetalKernel:
 
     def _signature(
         self,
-        inputs: Sequence[Array | Scalar],
+        inputs: "Sequence[Array | Scalar]",
         output_dtypes: Sequence[object],
         template: Template | None,
     ) -> Signature:

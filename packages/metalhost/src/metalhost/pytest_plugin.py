@@ -8,8 +8,6 @@ kernel object, because each call reads the current settings. On a Mac the fixtur
 and the test runs once, on the GPU.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Settings of kernel runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -4,8 +4,6 @@ The line of the fault ends in `// here`. The mode `check` must find all faults i
 of threads. The mode `fast` must find the faults with `fast=True`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 import numpy as np

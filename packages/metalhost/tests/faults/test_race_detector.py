@@ -5,8 +5,6 @@ all accesses and compares every pair. Both must agree on every program. test_acc
 all short programs.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -67,7 +65,7 @@ class Access:
     epoch: int
     simd_epoch: int
 
-    def races_with(self, other: Access) -> bool:
+    def races_with(self, other: "Access") -> bool:
         kinds = {self.kind, other.kind}
         never_race = kinds <= {READ, ATOMIC_LOAD} or kinds <= {ATOMIC_LOAD, ATOMIC_UPDATE}
         if never_race or (self.group, self.thread) == (other.group, other.thread):

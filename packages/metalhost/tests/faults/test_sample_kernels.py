@@ -1,7 +1,5 @@
 """Two realistic kernels: correct with every setting, and reported without one of their barriers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

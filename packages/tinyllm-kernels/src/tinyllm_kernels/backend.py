@@ -1,7 +1,5 @@
 """The table of backends, and access to the backends of this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The choice of a backend and a dtype for a program."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -36,7 +34,7 @@ class BackendChoice:
     note: str = ""
 
     @classmethod
-    def choose(cls, ops: str = "auto", dtype: str = "auto") -> BackendChoice:
+    def choose(cls, ops: str = "auto", dtype: str = "auto") -> "BackendChoice":
         """Choose a backend for the device, and a dtype for the backend.
 
         On the GPU of a Mac, "auto" chooses the Metal kernels. On any other GPU it chooses MLX's

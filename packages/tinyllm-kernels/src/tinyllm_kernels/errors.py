@@ -1,7 +1,5 @@
 """Errors raised for backends that cannot be used."""
 
-from __future__ import annotations
-
 
 class BackendError(RuntimeError):
     """The requested backend cannot be used on this machine. The message gives the reason."""

@@ -1,7 +1,5 @@
 """Arguments of rotary position embedding that the kernels of both backends take."""
 
-from __future__ import annotations
-
 import functools
 
 import mlx.core as mx

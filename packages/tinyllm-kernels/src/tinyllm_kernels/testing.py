@@ -3,8 +3,6 @@
 The module needs the extra `tinyllm-ops[testing]`. Nothing else in `tinyllm_kernels` imports it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TypeVar

@@ -9,8 +9,6 @@ A fault is found if metalhost reports it, or if the numbers miss the table of to
 of the settings of `metalhost.SWEEP`. The command ends with status 1 if a fault is not found.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """One case for each kernel: calls that reach all of its text, compared with float64."""
 
-from __future__ import annotations
-
 import importlib
 from unittest.mock import patch
 

@@ -1,7 +1,5 @@
 """Planted faults, and the tables that list them."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass

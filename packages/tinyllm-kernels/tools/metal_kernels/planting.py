@@ -1,7 +1,5 @@
 """Replacement of text in kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch

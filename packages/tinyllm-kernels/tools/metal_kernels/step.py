@@ -1,7 +1,5 @@
 """Optimization steps: simpler versions of a kernel on the pages of the documentation."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

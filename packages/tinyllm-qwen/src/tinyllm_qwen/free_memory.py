@@ -1,7 +1,5 @@
 """The memory that a process can still allocate, within the limits of its control groups."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

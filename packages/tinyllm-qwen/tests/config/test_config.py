@@ -140,7 +140,7 @@ def test_qwen2_moe_has_a_shared_expert_and_biases() -> None:
     experts = config.experts
     assert experts is not None
     assert (experts.intermediate_size, experts.shared_size) == (1408, 5632)
-    assert (experts.norm_topk_prob, experts.layers) == (False, set(range(24)))
+    assert (experts.norm_topk_prob, experts.layers) == (False, frozenset(range(24)))
     assert not QwenConfig.from_hf(QWEN2_MOE | {"qkv_bias": False}).attention_bias
 
 

@@ -5,8 +5,6 @@ Metal is C++14 with address spaces. clang checks the kernel as plain C++14, in w
 headers in native/address_spaces only declare Metal's library, and include no header of the host.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Lint for constructs that C++ compilers accept and Metal rejects, found by their tokens."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterator, Set

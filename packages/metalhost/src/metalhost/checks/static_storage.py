@@ -6,8 +6,6 @@ float table[2] = {1, 2};    outside of functions and types
 On the host, their values would leak from one thread to the next, and from group to group.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

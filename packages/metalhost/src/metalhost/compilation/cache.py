@@ -1,7 +1,5 @@
 """Cache of build results on disk. The name of a file is the hash of the inputs of its build."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """C++ compiler of the machine, with the flags that kernels need."""
 
-from __future__ import annotations
-
 import functools
 import os
 import platform

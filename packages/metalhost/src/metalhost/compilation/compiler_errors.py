@@ -1,7 +1,5 @@
 """Parser for the errors of g++ and clang, which finds the lines of the kernel."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

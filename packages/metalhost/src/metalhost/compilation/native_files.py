@@ -1,7 +1,5 @@
 """C++ files that come with the package."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

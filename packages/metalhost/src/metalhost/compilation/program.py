@@ -4,8 +4,6 @@ A kernel may overwrite any memory of its process. It therefore runs in a process
 a library that Python loads.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 

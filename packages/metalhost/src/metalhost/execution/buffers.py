@@ -1,7 +1,5 @@
 """Buffers of a launch, one for each buffer parameter of the kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from metalhost.execution.launch import Buffer

@@ -5,8 +5,6 @@ a call, only the addresses of the two call chains differ and their lines do not.
 dropped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

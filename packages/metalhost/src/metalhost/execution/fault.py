@@ -1,7 +1,5 @@
 """Faults of a kernel, found while it runs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """Grid and threadgroup sizes, with the limits of Metal and of the runtime."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

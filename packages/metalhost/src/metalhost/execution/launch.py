@@ -5,8 +5,6 @@ the buffers. native/runtime/host/launch.h declares the same layout. The program 
 back to this file, and its findings to standard output.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal
@@ -76,7 +74,7 @@ class Finding:
     count: int = 1
 
     @classmethod
-    def parse(cls, record: str) -> Finding | None:
+    def parse(cls, record: str) -> "Finding | None":
         """Parse a line of the program's output. Return None if the kernel has corrupted it."""
         fields = record.split("\t", 6)
         try:

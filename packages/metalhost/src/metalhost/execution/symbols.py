@@ -1,7 +1,5 @@
 """Lookup of addresses of a program in its debug information, which gives lines of the kernel."""
 
-from __future__ import annotations
-
 import functools
 import re
 import shutil

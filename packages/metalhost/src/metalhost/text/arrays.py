@@ -1,7 +1,5 @@
 """Conversion of NumPy arrays, MLX arrays and Python numbers to the bytes of a buffer, and back."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +30,7 @@ class Input:
     type: ElementType
 
     @classmethod
-    def from_value(cls, value: Array | Scalar, row_contiguous: bool) -> Input:
+    def from_value(cls, value: "Array | Scalar", row_contiguous: bool) -> "Input":
         """Convert an argument as MLX does: a Python number becomes an array without axes.
 
         Args:

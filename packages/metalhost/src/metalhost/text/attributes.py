@@ -1,7 +1,5 @@
 """Thread attributes of Metal, in the order in which MLX adds them to a signature."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

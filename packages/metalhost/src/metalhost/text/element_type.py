@@ -1,7 +1,5 @@
 """Element types of arrays, with their names in MLX, Metal and NumPy."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

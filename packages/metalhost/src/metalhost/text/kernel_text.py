@@ -1,7 +1,5 @@
 """Complete text of a kernel: header, generated signature and body."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from metalhost.text.problem import Problem
@@ -31,7 +29,7 @@ class KernelText:
     arguments: tuple[str, ...]
 
     @classmethod
-    def assemble(cls, name: str, header: str, source: str, signature: Signature) -> KernelText:
+    def assemble(cls, name: str, header: str, source: str, signature: Signature) -> "KernelText":
         """Put the generated signature around the body."""
         arguments = [
             f"{'*' * parameter.is_reference}static_cast<{parameter.pointee}*>(buffers[{number}])"

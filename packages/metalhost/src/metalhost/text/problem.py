@@ -1,7 +1,5 @@
 """Problems in the text of a kernel, found before it runs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

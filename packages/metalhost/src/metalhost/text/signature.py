@@ -5,8 +5,6 @@ of fewer than eight elements is in the `constant` address space. The shape of `x
 parameter if the body contains `x_shape`. A test compares the text with the text of MLX.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ The headers in native/msl provide everything that needs no rewriting.
     float4(a, b)                metal::make<float4>(a, b), only for clang's vector types
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable, Set

@@ -14,8 +14,6 @@ SPACE, a macro of the headers. The compiler does not know the word `threadgroup`
 `threadgroup` that a macro pastes together is an error too.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from metalhost.text.problem import Problem

@@ -1,7 +1,5 @@
 """Tokenizer for Metal text, as detailed as the rewrites and the lint need."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The translation keeps all line numbers, and `#line` names the parts of the text.
 compilers and addresses in reports therefore refer to the lines of the kernel.
 """
 
-from __future__ import annotations
-
 import functools
 
 from metalhost.text.kernel_text import KernelText

@@ -1,7 +1,5 @@
 """Arguments of `OpSet` functions, converted to the arrays, numbers and tuples of the extension."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
@@ -15,7 +13,7 @@ if TYPE_CHECKING:  # types alone: this module must also load where the extension
     from tinyllm_kernels._cpu import NativeWeight, PageTableArrays
 
 
-def native_weight(w: Weight, *, int8_activations: bool = False) -> NativeWeight:
+def native_weight(w: Weight, *, int8_activations: bool = False) -> "NativeWeight":
     """Convert a weight to the tuple of the extension.
 
     Args:
@@ -43,7 +41,7 @@ def weight_arrays(w: Weight) -> tuple[mx.array, ...]:
     return w.interleaved if isinstance(w, InterleavedTensor) else arrays_of(w)
 
 
-def page_table_arrays(page_table: PageTable, positions: Int32[mx.array, "T"]) -> PageTableArrays:
+def page_table_arrays(page_table: PageTable, positions: Int32[mx.array, "T"]) -> "PageTableArrays":
     """Convert a page table and the positions of its T tokens to the tuple of the extension."""
     arrays = page_table.arrays
     return (

@@ -1,7 +1,5 @@
 """Attention over dense and quantized keys, in one array or in pages."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
@@ -80,6 +78,6 @@ def _four_axes(x: mx.array) -> mx.array:
     return x if x.ndim == 4 else x.reshape(-1, *x.shape[-3:])
 
 
-def _stored(x: Weight) -> NativeWeight:
+def _stored(x: Weight) -> "NativeWeight":
     """Convert keys or values, reshaped to four axes, to the tuple of the extension."""
     return native_weight(map_arrays(_four_axes, x))

@@ -1,7 +1,5 @@
 """Checks that the C++ extension is installed and works, before any module imports it."""
 
-from __future__ import annotations
-
 import importlib
 from importlib.resources import files
 from types import ModuleType

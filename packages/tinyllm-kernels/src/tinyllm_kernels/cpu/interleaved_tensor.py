@@ -1,7 +1,5 @@
 """A quantized weight whose rows are interleaved in the order in which native products read them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import mlx.core as mx

@@ -3,8 +3,6 @@
 `softmax` and `quantize` are the functions of the OpSet `MLX`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tinyllm_layers import Backend

@@ -1,7 +1,5 @@
 """Conversion of weights to the memory layout that CPU kernels read fastest."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import MutableMapping
 

@@ -1,7 +1,5 @@
 """Matrix products with weights, and the lookup of rows of an embedding."""
 
-from __future__ import annotations
-
 import mlx.core as mx
 from jaxtyping import Float, Integer
 from tinyllm_ops import MLX, Phase, Weight

@@ -1,7 +1,5 @@
 """The ops of gated DeltaNet: a short convolution, the gated delta rule, and a gated norm."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
@@ -63,7 +61,7 @@ def gated_rms_norm(
     return native.gated_rms_norm(x, gate, weight, eps)
 
 
-def state_table_arrays(state_table: StateTable) -> StateTableArrays:
+def state_table_arrays(state_table: StateTable) -> "StateTableArrays":
     """Convert a state table to the tuple of the extension."""
     arrays = state_table.arrays
     return arrays.cu_seqlens, arrays.load_slots, arrays.save_slots

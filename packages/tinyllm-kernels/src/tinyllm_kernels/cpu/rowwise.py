@@ -1,7 +1,5 @@
 """Norm, activation and rotation, which compute each row on its own."""
 
-from __future__ import annotations
-
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops import Positions, Yarn

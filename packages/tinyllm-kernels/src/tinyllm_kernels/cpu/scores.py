@@ -1,7 +1,5 @@
 """Native argmax, top-k and log-probabilities of rows of scores, for samplers."""
 
-from __future__ import annotations
-
 import mlx.core as mx
 from jaxtyping import Float, Float32, Int32, Integer
 from tinyllm_ops import MLX

@@ -1,7 +1,5 @@
 """Metal kernels, whose source text is passed to MLX at the first call."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

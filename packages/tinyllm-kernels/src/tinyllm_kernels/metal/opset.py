@@ -1,7 +1,5 @@
 """The OpSet of Metal kernels."""
 
-from __future__ import annotations
-
 from tinyllm_ops import MLX, Fusion, OpSet
 
 from tinyllm_kernels.metal.attention import attention

@@ -7,8 +7,6 @@ nothing else refers to the old state. A pass that saves every slot needs no such
 the kernel are the slots.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from itertools import count, pairwise

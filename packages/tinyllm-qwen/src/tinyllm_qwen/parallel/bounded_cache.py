@@ -1,7 +1,5 @@
 """A cache of rank 0 that refuses to be trimmed further than the caches of the other ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import mlx.core as mx
@@ -72,7 +70,7 @@ class BoundedCache(KVCache):
             )
         self.cache.trim(length)
 
-    def fork(self) -> BoundedCache:
+    def fork(self) -> "BoundedCache":
         """Return a second cache with the same tokens."""
         return BoundedCache(self.cache.fork(), self.size)
 

@@ -1,7 +1,5 @@
 """The formats of keys and values that the extension writes: dense, or codes in groups."""
 
-from __future__ import annotations
-
 import mlx.core as mx
 from tinyllm_layers import DenseCache, LayerCache, PagedCache, QuantizedCache
 

@@ -1,7 +1,5 @@
 """Native handles of decoder layers: C++ objects that hold the weights for all later passes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
@@ -118,7 +116,7 @@ def layer_handle(layer: DecoderLayer) -> LayerHandle | None:
 
 
 def _feed_forward(
-    layer: DecoderLayer, to_native: Callable[[Weight], NativeWeight]
+    layer: DecoderLayer, to_native: "Callable[[Weight], NativeWeight]"
 ) -> native.FeedForwardHandle | None:
     """Make the handle of an MLP or MoE. The result is None if other processes share the experts."""
     mlp, norm = layer.mlp, layer.post_attention_norm

@@ -1,7 +1,5 @@
 """Groups of consecutive layers, and the passes that compute them: whole layers, or halves."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -108,14 +106,14 @@ def check_page_table(batch: Batch, caches: Sequence[PagedCache]) -> None:
         )
 
 
-def native_page_table(batch: Batch) -> native.PageTableArrays:
+def native_page_table(batch: Batch) -> "native.PageTableArrays":
     """Convert the page table and the positions of a batch to the tuple of the extension."""
     assert batch.page_table is not None  # the path "paged" needs a table
     positions = position_rows(batch.positions, batch.rows, batch.length)
     return page_table_arrays(batch.page_table, positions.reshape(-1))
 
 
-def sequence_table(batch: Batch, offset: int, capacity: int) -> native.PageTableArrays:
+def sequence_table(batch: Batch, offset: int, capacity: int) -> "native.PageTableArrays":
     """Return the page table of a pass over quantized caches, in which each row is one page.
 
     Args:
@@ -198,7 +196,7 @@ class GroupStates:
                 self._tables.append(table)
             self._table_of_layer.append(known[0] if known else len(self._tables) - 1)
 
-    def native(self) -> native.GroupStates:
+    def native(self) -> "native.GroupStates":
         """Return the arguments of the extension, and drop the references to the slots."""
         arrays, self._arrays = self._arrays, []
         return arrays, [state_table_arrays(table) for table in self._tables], self._table_of_layer

@@ -4,8 +4,6 @@ Between two tokens, only the stack needs the arrays of the caches. As inputs and
 pass they would be new objects of Python and MLX for every layer and token.
 """
 
-from __future__ import annotations
-
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Native handles of the first half of a decoder layer: attention, or a recurrent layer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -41,7 +39,7 @@ def mixer_weights(mixer: Mixer) -> list[Weight | None]:
 
 
 def mixer_handle(
-    norm: RMSNorm, mixer: Mixer, to_native: Callable[[Weight], NativeWeight]
+    norm: RMSNorm, mixer: Mixer, to_native: "Callable[[Weight], NativeWeight]"
 ) -> native.AttentionHandle | native.DeltaNetHandle:
     """Make the handle of the first half of a layer.
 
@@ -71,7 +69,7 @@ def _attention_handle(
     norm: tuple[mx.array, float],
     attention: GroupedQueryAttention,
     gate: Weight | None,
-    to_native: Callable[[Weight], NativeWeight],
+    to_native: "Callable[[Weight], NativeWeight]",
 ) -> native.AttentionHandle:
     rotary, biases, eps = attention.rope, attention.biases, attention.norm_eps
     return native.AttentionHandle(

@@ -5,8 +5,6 @@ several threads ends in a barrier. For a single token, the ops of a layer are so
 costs exceed the time of the ops.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

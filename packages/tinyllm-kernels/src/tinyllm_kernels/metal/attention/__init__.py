@@ -15,8 +15,6 @@ heads that share a key/value head: query i of head g is row i G + g of the G = H
 These kernels have not run on a Mac yet, so none of the sizes was chosen by measuring.
 """
 
-from __future__ import annotations
-
 import math
 
 import mlx.core as mx

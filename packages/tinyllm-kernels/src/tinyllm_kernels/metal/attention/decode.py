@@ -23,8 +23,6 @@ in one access. Dequantizing a number takes a shift, a mask, a multiplication and
 for all heads of the group.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 

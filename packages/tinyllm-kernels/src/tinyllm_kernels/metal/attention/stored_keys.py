@@ -1,7 +1,5 @@
 """Formats of cached keys and values: dense numbers, or affine codes with scales and biases."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -63,7 +61,7 @@ class StoredKeys:
     template: tuple[tuple[str, int], ...] = ()
 
     @classmethod
-    def of(cls, k: Weight, v: Weight) -> StoredKeys | None:
+    def of(cls, k: Weight, v: Weight) -> "StoredKeys | None":
         """Make the inputs of a kernel from k and v. Return None for a format without a kernel.
 
         There is no kernel for floating-point codes, nor if only one of k and v is quantized.
@@ -80,11 +78,11 @@ class StoredKeys:
         )
         return cls(PACKED, (*k.arrays, *v.arrays), template)
 
-    def map(self, transform: Callable[[mx.array], mx.array]) -> StoredKeys:
+    def map(self, transform: Callable[[mx.array], mx.array]) -> "StoredKeys":
         """Apply `transform`, which must keep the last axis, to each array."""
         return StoredKeys(self.format, tuple(map(transform, self.arrays)), self.template)
 
-    def first(self, count: int) -> StoredKeys:
+    def first(self, count: int) -> "StoredKeys":
         """Return the first `count` keys and values of each head in a dense cache."""
         return self.map(lambda part: part[:, :, :count])
 

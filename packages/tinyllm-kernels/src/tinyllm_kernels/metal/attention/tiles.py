@@ -15,8 +15,6 @@ Packed keys are dequantized when they are copied into the tile, once for 32 rows
 dtype of q.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 

@@ -9,8 +9,6 @@ A thread for each channel that goes from token to token would read each number o
 channels are too few threads for a GPU, and each of them would wait for its numbers T times.
 """
 
-from __future__ import annotations
-
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops import StateTable

@@ -5,8 +5,6 @@ Neighboring threads read the same word in one access, and write neighboring numb
 few bytes that the launch takes most of the time. There is no threadgroup memory.
 """
 
-from __future__ import annotations
-
 import mlx.core as mx
 from jaxtyping import Float, Integer
 from tinyllm_ops import MLX, QuantizedTensor, Weight

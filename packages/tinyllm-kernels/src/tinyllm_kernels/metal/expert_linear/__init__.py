@@ -14,8 +14,6 @@ A call without a phase treats a matrix `N I` of up to 64 rows as decode steps. M
 weights and weights in floating-point formats.
 """
 
-from __future__ import annotations
-
 import mlx.core as mx
 from jaxtyping import Float, Integer
 from tinyllm_ops import MLX, Phase, QuantizedTensor, Weight, phase_of

@@ -12,8 +12,6 @@ the same parallelism as decode steps: the number of tokens changes only the leng
 chunked form of the rule would multiply matrices, but its bits depend on the borders of the chunks.
 """
 
-from __future__ import annotations
-
 import mlx.core as mx
 from jaxtyping import Float, Float32
 from tinyllm_ops import StateTable

@@ -6,8 +6,6 @@ norm, the activation and the product would write two more arrays. A threadgroup 
 threads, and no threadgroup memory.
 """
 
-from __future__ import annotations
-
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops.recurrent_checks import check_gated_rms_norm

@@ -10,8 +10,6 @@ computes dense weights and weights in floating-point formats (mxfp4, mxfp8, nvfp
 kernels by the number of rows.
 """
 
-from __future__ import annotations
-
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops import MLX, Phase, QuantizedTensor, Weight, phase_of

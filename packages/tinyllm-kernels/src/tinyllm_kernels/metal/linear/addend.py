@@ -1,7 +1,5 @@
 """Addend of a product, added before rounding: a bias, a residual, their sum, or nothing."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -48,7 +46,7 @@ class Addend:
         cls,
         bias: Float[mx.array, "O"] | None,
         residual: Float[mx.array, "*batch O"] | None,
-    ) -> Addend:
+    ) -> "Addend":
         """Make the addend of a bias and a residual.
 
         A bias has a stride of 0, so that all tokens read the same row.

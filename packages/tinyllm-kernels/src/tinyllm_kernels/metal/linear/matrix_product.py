@@ -20,8 +20,6 @@ of a tile itself, in the same order. The bits of a token therefore do not depend
 tokens.
 """
 
-from __future__ import annotations
-
 import functools
 
 import mlx.core as mx

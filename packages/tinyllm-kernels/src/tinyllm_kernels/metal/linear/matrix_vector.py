@@ -19,8 +19,6 @@ The threads that write y also add the bias or residual, which reads one more num
 A separate kernel would read two numbers, write one, and cost a launch.
 """
 
-from __future__ import annotations
-
 import functools
 
 import mlx.core as mx

@@ -21,8 +21,6 @@ sequences of 4,096 keys with 32 heads of 128. Their keys and values take 1 GB wi
 bits.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ thread computes more numbers. A head of 128 numbers needs one simdgroup. Threadg
 bytes.
 """
 
-from __future__ import annotations
-
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops.checks import check_rms_norm

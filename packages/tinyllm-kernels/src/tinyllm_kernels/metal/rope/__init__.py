@@ -11,8 +11,6 @@ Each head computes its sines and cosines itself, because that costs less than re
 threadgroup has four heads, 128 threads, and no threadgroup memory.
 """
 
-from __future__ import annotations
-
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops import Positions, Yarn

@@ -7,8 +7,6 @@ threads, the maximum. In longer rows a thread computes more numbers. An axis oth
 is moved to the end, which copies x.
 """
 
-from __future__ import annotations
-
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops.checks import check_softmax

@@ -5,8 +5,6 @@ share nothing, so the size of a threadgroup does not matter. A number of any dty
 exponential in float32, and is rounded once. There is no threadgroup memory.
 """
 
-from __future__ import annotations
-
 import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops.checks import check_swiglu
