@@ -68,9 +68,7 @@ def test_the_context_has_the_tokens_that_memory_holds(
     assistant.model(mx.zeros((1, 1), mx.int32), caches)
     arrays = [array for cache in caches for array in cache.arrays]
     token_bytes = sum(array.nbytes // array.shape[-2] for array in arrays)
-    monkeypatch.setattr(
-        "tinyllm_chat.local.context_in_memory.free_memory", lambda: 160 * token_bytes
-    )
+    monkeypatch.setattr("tinyllm_chat.local.memory_limit.free_memory", lambda: 160 * token_bytes)
     limited = start(random).assistant
     assert limited.max_model_len == 120  # with capacity for 150
     (notice,) = limited.notices()
@@ -93,7 +91,7 @@ def test_the_context_of_another_model_has_the_memory_of_the_previous_one(
     def free_memory() -> int:
         return 0 if previous() else 1 << 40
 
-    monkeypatch.setattr("tinyllm_chat.local.context_in_memory.free_memory", free_memory)
+    monkeypatch.setattr("tinyllm_chat.local.memory_limit.free_memory", free_memory)
     recorded.session.switch_model(random)
     assert recorded.session.assistant.max_model_len == longest
     assert not recorded.err.getvalue()
@@ -109,9 +107,7 @@ def test_layers_with_a_sliding_window_need_memory_for_the_window_alone(
     window = {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 2 - slides}
     (folder / "config.json").write_text(json.dumps(config | window))
     layer_bytes = start(random).assistant.model.page_bytes(1) // 2
-    monkeypatch.setattr(
-        "tinyllm_chat.local.context_in_memory.free_memory", lambda: 160 * layer_bytes
-    )
+    monkeypatch.setattr("tinyllm_chat.local.memory_limit.free_memory", lambda: 160 * layer_bytes)
     assistant = start(str(folder)).assistant
     # The other layer has capacity for the 130 tokens that remain, a quarter of it to grow.
     expected = 104 if slides == 1 else assistant.model.config.context_length

@@ -26,7 +26,7 @@ from tinyllm_chat.answer import (
 from tinyllm_chat.conversation import Conversation, Message
 from tinyllm_chat.errors import ChatError
 from tinyllm_chat.local.context import fit_prompt
-from tinyllm_chat.local.context_in_memory import context_in_memory
+from tinyllm_chat.local.memory_limit import context_in_memory
 from tinyllm_chat.local.prefix_cache import PrefixCache
 from tinyllm_chat.settings import Settings
 from tinyllm_chat.thinking import EFFORTS, template_variables
