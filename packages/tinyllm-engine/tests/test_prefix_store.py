@@ -237,7 +237,7 @@ def test_temporary_files_of_killed_processes_are_removed(
     assert not [*path.parent.iterdir()]
     ask(engine, prompts[:2])
     kill_a_writer()
-    write, names = SafetensorsWriter.write, set()
+    write, names = SafetensorsWriter.write, set[str]()
 
     def write_while_others_start(self: SafetensorsWriter, name: str, array: mx.array) -> None:
         """Write a tensor. The file of the running save must stay."""
