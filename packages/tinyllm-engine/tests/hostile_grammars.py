@@ -5,8 +5,6 @@ Run it to compile some of them in one process, and to see the time of each:
     uv run python packages/tinyllm-engine/tests/hostile_grammars.py --count 240 --seed 1
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -1,7 +1,5 @@
 """An asyncio interface to an engine that runs in its own thread, for servers."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence

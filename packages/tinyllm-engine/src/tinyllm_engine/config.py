@@ -1,7 +1,5 @@
 """Settings of an engine."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The engine: a loop of schedule, run, sample and update for many requests to one model."""
 
-from __future__ import annotations
-
 import logging
 import time
 import weakref

@@ -1,7 +1,5 @@
 """The errors that end or refuse a request."""
 
-from __future__ import annotations
-
 
 class RequestError(ValueError):
     """The engine can never serve the request. The message says what to change."""

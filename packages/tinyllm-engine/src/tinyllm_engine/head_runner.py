@@ -1,7 +1,5 @@
 """Passes of the draft head of a model, over the hidden states of the model's own passes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import cast
 

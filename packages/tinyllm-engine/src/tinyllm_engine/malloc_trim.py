@@ -1,7 +1,5 @@
 """Release of unused memory to the operating system."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 

@@ -1,7 +1,5 @@
 """New requests: their checks, and their state before the first step."""
 
-from __future__ import annotations
-
 from tinyllm_qwen import Sampler, Tokenizer
 from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.text.output import OutputProcessor

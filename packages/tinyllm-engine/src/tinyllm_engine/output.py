@@ -1,7 +1,5 @@
 """The results of the engine: tokens of requests, and statistics."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

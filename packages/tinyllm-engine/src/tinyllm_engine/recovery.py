@@ -1,7 +1,5 @@
 """Recovery of an engine from steps that fail, or that Ctrl-C interrupts."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Callable, Iterator

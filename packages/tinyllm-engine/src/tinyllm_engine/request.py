@@ -1,7 +1,5 @@
 """Requests, and the state of a request in the engine."""
 
-from __future__ import annotations
-
 import operator
 import reprlib
 from collections import deque

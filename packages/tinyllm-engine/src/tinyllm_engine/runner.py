@@ -1,7 +1,5 @@
 """Forward passes over the tokens of many requests, and the choice of the next tokens."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import cast

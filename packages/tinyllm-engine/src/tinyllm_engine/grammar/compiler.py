@@ -1,7 +1,5 @@
 """The compiler that turns grammars into constraints on tokens."""
 
-from __future__ import annotations
-
 import json
 from functools import cached_property, lru_cache
 

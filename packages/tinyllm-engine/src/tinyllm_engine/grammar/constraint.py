@@ -1,7 +1,5 @@
 """The state of a grammar while a request is generated, and masks of the tokens that it allows."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import cast

@@ -1,7 +1,5 @@
 """Descriptions of grammars: the texts that an answer may have."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,31 +26,31 @@ class Grammar:
     after: str | None = None
     opening: str = ""
     name: str = "grammar"
-    parts: tuple[Grammar, ...] = ()
+    parts: "tuple[Grammar, ...]" = ()
 
     @classmethod
-    def json_schema(cls, schema: Mapping[str, object] | str, after: str | None = None) -> Grammar:
+    def json_schema(cls, schema: Mapping[str, object] | str, after: str | None = None) -> "Grammar":
         """Make a grammar that allows the JSON texts of a schema."""
         text = schema if isinstance(schema, str) else json.dumps(schema)
         return cls("json_schema", text, after)
 
     @classmethod
-    def json_object(cls, after: str | None = None) -> Grammar:
+    def json_object(cls, after: str | None = None) -> "Grammar":
         """Make a grammar that allows any JSON object."""
         return cls.json_schema({"type": "object"}, after)
 
     @classmethod
-    def regex(cls, pattern: str, after: str | None = None) -> Grammar:
+    def regex(cls, pattern: str, after: str | None = None) -> "Grammar":
         """Make a grammar that allows the texts that a regular expression matches in full."""
         return cls("regex", pattern, after)
 
     @classmethod
-    def lark(cls, rules: str, after: str | None = None) -> Grammar:
+    def lark(cls, rules: str, after: str | None = None) -> "Grammar":
         """Make a grammar from rules of llguidance's Lark dialect."""
         return cls("lark", rules, after)
 
     @classmethod
-    def choice(cls, texts: Sequence[str], after: str | None = None) -> Grammar:
+    def choice(cls, texts: Sequence[str], after: str | None = None) -> "Grammar":
         """Make a grammar that allows each of the given texts. No text may be empty.
 
         Raises:
@@ -63,7 +61,7 @@ class Grammar:
         return cls.lark(f"start: {' | '.join(map(json.dumps, texts))}", after)
 
     @classmethod
-    def union(cls, *parts: Grammar, after: str | None = None) -> Grammar:
+    def union(cls, *parts: "Grammar", after: str | None = None) -> "Grammar":
         """Make a grammar that allows the texts of each of several grammars.
 
         Raises:

@@ -1,7 +1,5 @@
 """Limits on grammars, so that no grammar of a client takes much time or memory."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

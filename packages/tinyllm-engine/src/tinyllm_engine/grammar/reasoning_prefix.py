@@ -1,7 +1,5 @@
 """The reasoning prefix: the text of an answer before its grammar applies."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 from typing import cast

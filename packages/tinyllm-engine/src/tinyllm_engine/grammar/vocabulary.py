@@ -1,7 +1,5 @@
 """The vocabulary of a tokenizer, sorted into the tree that llguidance searches."""
 
-from __future__ import annotations
-
 from llguidance import LLTokenizer, TokenizerWrapper
 from tinyllm_qwen import Tokenizer
 

@@ -1,7 +1,5 @@
 """The thread that compiles grammars, for all requests and tenants."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import OrderedDict, deque

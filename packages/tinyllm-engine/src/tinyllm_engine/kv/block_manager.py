@@ -1,7 +1,5 @@
 """Allocation and sharing of pages by number. The keys and values are in `PagePool`."""
 
-from __future__ import annotations
-
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The atomic replacement of a file, which leaves no temporary files of killed processes behind."""
 
-from __future__ import annotations
-
 import fcntl
 import secrets
 from collections.abc import Iterator

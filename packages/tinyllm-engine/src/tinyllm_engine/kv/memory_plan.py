@@ -1,7 +1,5 @@
 """The division of an engine's memory between pages, states of requests, and snapshots."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import mlx.core as mx

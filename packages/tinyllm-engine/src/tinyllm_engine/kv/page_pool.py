@@ -1,7 +1,5 @@
 """The memory for the pages and the recurrent states of all layers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tinyllm_layers import PagedCache, RecurrentPool

@@ -6,8 +6,6 @@ intact page. No more than one tensor of the file is in memory at once, because t
 most of the memory of the machine.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A file that keeps the prefix cache across restarts."""
 
-from __future__ import annotations
-
 import logging
 import zlib
 from collections.abc import Iterator, Mapping, Sequence, Set

@@ -1,7 +1,5 @@
 """Snapshots of recurrent state by block hash, without tensors. The states are in `PagePool`."""
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 

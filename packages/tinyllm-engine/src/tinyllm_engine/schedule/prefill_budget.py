@@ -1,7 +1,5 @@
 """The number of prompt tokens that a step prefills."""
 
-from __future__ import annotations
-
 from tinyllm_qwen.config.experts import Experts
 
 from tinyllm_engine.config import EngineSettings

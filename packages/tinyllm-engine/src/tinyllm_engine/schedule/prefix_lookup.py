@@ -1,7 +1,5 @@
 """The search for the prefix that a waiting request can share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from tinyllm_engine.kv.block_manager import BlockManager

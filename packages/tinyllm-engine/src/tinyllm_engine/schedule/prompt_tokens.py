@@ -1,7 +1,5 @@
 """The division of the prompt tokens of a step between prompts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tinyllm_engine.request import RequestState

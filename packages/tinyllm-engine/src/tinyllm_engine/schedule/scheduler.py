@@ -1,7 +1,5 @@
 """The scheduler, which admits requests and chooses the tokens of each step, without tensors."""
 
-from __future__ import annotations
-
 from bisect import insort
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The slots of recurrent state that each chunk of a step loads and saves, without tensors."""
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Iterator

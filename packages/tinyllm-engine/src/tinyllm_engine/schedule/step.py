@@ -1,7 +1,5 @@
 """The chunks of tokens that one step computes. Token ids are integers, not tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The quotas of seats and pages of tenants, and the requests to preempt for them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """The division of the engine's time between tenants."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 

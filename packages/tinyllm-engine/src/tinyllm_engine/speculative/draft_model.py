@@ -1,7 +1,5 @@
 """Draft tokens from a second, smaller model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast

@@ -1,7 +1,5 @@
 """A record of the tokens that a draft model has computed in each page, without tensors."""
 
-from __future__ import annotations
-
 from tinyllm_engine.request import RequestState
 
 

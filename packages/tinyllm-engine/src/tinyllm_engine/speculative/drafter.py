@@ -1,7 +1,5 @@
 """The interface of drafters, and the pause of requests that accept few draft tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from tinyllm_engine.request import RequestState

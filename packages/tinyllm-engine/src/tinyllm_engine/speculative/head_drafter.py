@@ -1,7 +1,5 @@
 """Draft tokens from the draft head of the model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from tinyllm_engine.head_runner import HeadRunner

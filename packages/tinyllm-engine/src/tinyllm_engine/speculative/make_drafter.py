@@ -1,7 +1,5 @@
 """The choice of a drafter by the settings of an engine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tinyllm_qwen import Tokenizer

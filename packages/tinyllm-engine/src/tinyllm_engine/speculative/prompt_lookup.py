@@ -1,7 +1,5 @@
 """Prompt lookup: draft tokens from the text itself, without a second model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

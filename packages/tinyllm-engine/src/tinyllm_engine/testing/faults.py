@@ -1,7 +1,5 @@
 """Faults that tests plant in the source of the engine."""
 
-from __future__ import annotations
-
 import inspect
 import textwrap
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A drafter for tests, which knows the answers."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """A scheduler without a model, and a memory that shows what each slot holds."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

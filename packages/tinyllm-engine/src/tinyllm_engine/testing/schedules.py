@@ -1,7 +1,5 @@
 """Random schedules for tests, compared with `tinyllm_qwen.generate`."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -66,7 +64,7 @@ class Tally:
     snapshot_hits: int = 0
     snapshot_evictions: int = 0
 
-    def __add__(self, other: Tally) -> Tally:
+    def __add__(self, other: "Tally") -> "Tally":
         """Return the sum of each count."""
         names = [each.name for each in fields(self)]
         return Tally(**{name: getattr(self, name) + getattr(other, name) for name in names})
