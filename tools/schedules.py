@@ -60,7 +60,7 @@ def run(count: int, first: int, hybrid: bool, folder: Path) -> None:
             seed,
             draft=drafts[seed % len(drafts)],
             failures=0.0 if seed % 3 else 0.05,
-            prefix_path=folder / "prefixes" if hybrid and seed % 2 else None,
+            prefix_cache_path=folder / "prefixes" if hybrid and seed % 2 else None,
         )
         print(f"\r{seed - first + 1} of {count} schedules", end="", file=sys.stderr, flush=True)
     print(f"\r{count} schedules from seed {first} on, ops {ops.name}, ", end="")

@@ -84,7 +84,7 @@ def step_walk() -> Walk:
     from tinyllm_engine import Engine, EngineSettings, Request  # not needed for a single token
 
     model, tokenizer = load("pico", ops=REFERENCE)
-    engine = Engine(model, tokenizer, EngineSettings(max_running=2))
+    engine = Engine(model, tokenizer, EngineSettings(max_num_seqs=2))
     questions = ("what does rmsnorm do?", "what is a kv cache?")
     for question in questions:
         engine.add(Request(prompt(tokenizer, question), 100))

@@ -107,21 +107,21 @@ class HttpTarget:
 
 
 @contextmanager
-def http_target(model: BenchModel, ops: str, dtype: str, max_running: int) -> Iterator[HttpTarget]:
+def http_target(model: BenchModel, ops: str, dtype: str, max_num_seqs: int) -> Iterator[HttpTarget]:
     """Start tinyllm's server with the settings of `EngineTarget`.
 
     Args:
         model: the model.
         ops: name of the OpSet.
         dtype: dtype of activations.
-        max_running: most requests at a time.
+        max_num_seqs: most requests at a time.
 
     Raises:
         BenchError: if the server does not start.
     """
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = write_checkpoint(model, Path(folder) / "model")
-        running = ("--max-num-seqs", str(max(max_running, 2)), "--no-enable-prefix-caching")
+        running = ("--max-num-seqs", str(max(max_num_seqs, 2)), "--no-enable-prefix-caching")
         options = ("--ops", ops, "--dtype", dtype, *running)
         server = tinyllm(ModelFiles(model.name, checkpoint, None), *options)
         with server.running(Path(folder) / "log") as started:

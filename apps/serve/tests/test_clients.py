@@ -119,7 +119,7 @@ def test_lookups_are_counted_only_with_a_prefix_cache(enabled: bool) -> None:
     numbers = {field.name: number for number, field in enumerate(fields(EngineStats), 1)}
     stats = EngineStats(**numbers)
     prompts, cached = float(stats.prompt_tokens), float(stats.cached_tokens)
-    text = Metrics(lambda: stats, prefix_cache=enabled).text().decode()
+    text = Metrics(lambda: stats, enable_prefix_caching=enabled).text().decode()
     assert f"prefix_cache_queries_total {prompts if enabled else 0.0}\n" in text
     assert f"prefix_cache_hits_total {cached if enabled else 0.0}\n" in text
     assert f"prompt_tokens_total {prompts}\n" in text

@@ -78,17 +78,17 @@ def test_every_engine_option_reaches_the_engine(tmp_path: Path) -> None:
             await service.engine.close()
 
     assert asyncio.run(made()) == EngineSettings(
-        memory_bytes=10_000_000,
-        max_running=3,
+        kv_cache_memory_bytes=10_000_000,
+        max_num_seqs=3,
         max_waiting=5,
         kv_bits=8,
         page_size=16,
-        prefill_tokens=64,
+        max_num_batched_tokens=64,
         step_seconds=0.5,
-        prefix_cache_bytes=1_000_000,
-        snapshot_bytes=2_000_000,
-        prefix_path=tmp_path / "prefixes",
-        speculation=2,
+        prefix_cache_memory_bytes=1_000_000,
+        snapshot_memory_bytes=2_000_000,
+        prefix_cache_path=tmp_path / "prefixes",
+        num_speculative_tokens=2,
     )
 
 

@@ -13,7 +13,7 @@ def test_a_preempted_request_decodes_its_answer_again(
 ) -> None:
     """Pages of another request may hold the same tokens, prefilled: their numbers differ."""
     drawn = SamplingParams(temperature=1.2, seed=5)
-    settings = EngineSettings(page_size=4, max_running=2)
+    settings = EngineSettings(page_size=4, max_num_seqs=2)
     request = Request(prompts[0], 60, drawn, tenant="a", logprobs=True, ignore_end=True)
     alone_engine, engine = Engine(*pico, settings), Engine(*pico, settings)
     alone = [(each.token, each.logprob) for each in alone_engine.run(alone_engine.add(request))]

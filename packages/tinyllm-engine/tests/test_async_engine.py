@@ -132,7 +132,10 @@ def test_embeddings_do_not_stall_running_requests(
     def hasty() -> Engine:
         engine = make()
         settings = EngineSettings(
-            page_size=8, step_seconds=1e-9, prefill_tokens=chunk, prefix_cache=False
+            page_size=8,
+            step_seconds=1e-9,
+            max_num_batched_tokens=chunk,
+            enable_prefix_caching=False,
         )
         return Engine(engine.model, engine.tokenizer, settings)
 
@@ -191,7 +194,7 @@ def test_a_failure_in_the_last_moment_of_a_compilation_ends_the_request() -> Non
 def test_an_idle_engine_admits_as_many_requests_as_run_and_wait_together() -> None:
     def small() -> Engine:
         engine = make()
-        settings = EngineSettings(page_size=8, max_running=4, max_waiting=2)
+        settings = EngineSettings(page_size=8, max_num_seqs=4, max_waiting=2)
         return Engine(engine.model, engine.tokenizer, settings)
 
     async def test(engine: AsyncEngine) -> None:
@@ -209,7 +212,7 @@ def test_an_idle_engine_admits_as_many_requests_as_run_and_wait_together() -> No
 def test_a_full_queue_takes_a_request_from_the_tenant_with_most(prompts: list[list[int]]) -> None:
     def small() -> Engine:
         engine = make()
-        settings = EngineSettings(page_size=8, max_running=2, max_waiting=3)
+        settings = EngineSettings(page_size=8, max_num_seqs=2, max_waiting=3)
         return Engine(engine.model, engine.tokenizer, settings)
 
     async def test(engine: AsyncEngine) -> None:

@@ -24,7 +24,10 @@ def test_a_tenant_does_not_pay_for_the_drafts_of_another(
     now = 0.0
     clock = SimpleNamespace(perf_counter=lambda: now)
     monkeypatch.setattr(engine_module, "time", clock)
-    engine = Engine(*pico, EngineSettings(speculation=2, prefill_tokens=64 if is_paused else 2))
+    engine = Engine(
+        *pico,
+        EngineSettings(num_speculative_tokens=2, max_num_batched_tokens=64 if is_paused else 2),
+    )
     drafting = engine.add(Request(prompts[0], 40, tenant="drafts"))
     if is_paused:
         other = engine.add(Request(prompts[1], 40, tenant="other"))

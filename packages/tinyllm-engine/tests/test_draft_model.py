@@ -68,9 +68,9 @@ def test_a_model_that_drafts_for_itself_is_always_accepted(
     pico: Model, prompts: list[list[int]]
 ) -> None:
     """A wrong key, in a batch, a shared page or after a preemption, would reject a draft token."""
-    page = PagePool(pico[0], EngineSettings(4, memory_bytes=1 << 24), pico[0]).page_bytes
+    page = PagePool(pico[0], EngineSettings(4, kv_cache_memory_bytes=1 << 24), pico[0]).page_bytes
     longest = -(-(max(map(len, prompts)) + 30) // 4)
-    settings = EngineSettings(4, memory_bytes=page * 2 * longest, speculation=4)
+    settings = EngineSettings(4, kv_cache_memory_bytes=page * 2 * longest, num_speculative_tokens=4)
     engine = Engine(*pico, settings, draft=pico[0])
     for again in (False, True):
         for prompt in prompts:
@@ -84,7 +84,7 @@ def test_a_model_that_drafts_for_itself_is_always_accepted(
 def test_five_tokens_come_in_a_step_and_none_is_computed_twice(
     pico: Model, prompts: list[list[int]]
 ) -> None:
-    engine = Engine(*pico, EngineSettings(speculation=4), draft=pico[0])
+    engine = Engine(*pico, EngineSettings(num_speculative_tokens=4), draft=pico[0])
     handles = [engine.add(Request(prompt, 50, ignore_end=True)) for prompt in prompts[:3]]
     progress = engine._drafter._progress
     for _ in range(12):
@@ -97,7 +97,7 @@ def test_five_tokens_come_in_a_step_and_none_is_computed_twice(
 
 
 def test_a_page_that_is_copied_is_copied_for_both(pico: Model, prompts: list[list[int]]) -> None:
-    engine = Engine(*pico, EngineSettings(32, speculation=4), draft=pico[0])
+    engine = Engine(*pico, EngineSettings(32, num_speculative_tokens=4), draft=pico[0])
     prompt = prompts[9]
     assert len(prompt) == 64
     engine.add(Request(prompt, 1))
@@ -114,7 +114,7 @@ def test_a_page_that_is_copied_is_copied_for_both(pico: Model, prompts: list[lis
 def test_missing_pages_are_computed_before_the_draft_model_proposes(
     pico: Model, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = EngineSettings(4, speculation=3, prefill_tokens=16)
+    settings = EngineSettings(4, num_speculative_tokens=3, max_num_batched_tokens=16)
     engine = Engine(*pico, settings, draft=pico[0])
     with monkeypatch.context() as paused:
         paused.setattr(drafter, "is_paused", lambda _: True)
@@ -139,7 +139,9 @@ def test_missing_pages_are_computed_before_the_draft_model_proposes(
 def test_the_draft_model_computes_only_prompts_that_it_will_continue(
     pico: Model, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = Engine(*pico, EngineSettings(speculation=2, prefix_cache=False), draft=pico[0])
+    engine = Engine(
+        *pico, EngineSettings(num_speculative_tokens=2, enable_prefix_caching=False), draft=pico[0]
+    )
     prefill, passes = engine._drafter._runner.prefill, list[tuple[int, int]]()
 
     def record(chunks: Any) -> object:
@@ -158,7 +160,7 @@ def test_the_draft_model_computes_only_prompts_that_it_will_continue(
 
 
 def test_rejected_drafts_pause_speculation(pico: Model, prompts: list[list[int]]) -> None:
-    engine = Engine(*pico, EngineSettings(speculation=4), draft=noise(pico))
+    engine = Engine(*pico, EngineSettings(num_speculative_tokens=4), draft=noise(pico))
     engine.add(Request(prompts[0], 100, ignore_end=True))
     finish(engine)
     assert 0 < engine.stats.draft_tokens < 100
@@ -170,7 +172,7 @@ def test_drafts_keep_to_the_grammar(pico: Model, prompts: list[list[int]]) -> No
     alone = Engine(*pico)
     wanted = alone.add(request)
     finish(alone)
-    engine = Engine(*pico, EngineSettings(speculation=4), draft=pico[0])
+    engine = Engine(*pico, EngineSettings(num_speculative_tokens=4), draft=pico[0])
     handle = engine.add(request)
     finish(engine)
     assert answer(handle) == answer(wanted)
@@ -181,7 +183,7 @@ def test_ids_unknown_to_the_draft_model_end_the_drafts_of_one_request(
 ) -> None:
     padded = noise(pico, vocab_size=pico[0].config.vocab_size + 8)
     prompt = [*prompts[0], padded.config.vocab_size - 2, 5]
-    engine = Engine(padded, pico[1], EngineSettings(speculation=2), draft=pico[0])
+    engine = Engine(padded, pico[1], EngineSettings(num_speculative_tokens=2), draft=pico[0])
     handles = [engine.add(Request(each, 9, ignore_end=True)) for each in (prompt, prompts[0])]
     for _ in range(3):
         engine.step()
@@ -191,15 +193,15 @@ def test_ids_unknown_to_the_draft_model_end_the_drafts_of_one_request(
 
 
 def test_a_draft_model_of_another_vocabulary_is_refused(pico: Model) -> None:
-    settings = EngineSettings(speculation=2)
+    settings = EngineSettings(num_speculative_tokens=2)
     with pytest.raises(ValueError, match="draft: expected a model of the same tokenizer"):
         Engine(*pico, settings, draft=noise(pico, vocab_size=pico[1].vocab_size - 1))
-    with pytest.raises(ValueError, match="speculation: expected at least 1"):
+    with pytest.raises(ValueError, match="num_speculative_tokens: expected at least 1"):
         Engine(*pico, draft=pico[0])
 
 
 def test_both_models_share_the_memory(pico: Model) -> None:
-    settings = EngineSettings(8, memory_bytes=1 << 22, speculation=1)
+    settings = EngineSettings(8, kv_cache_memory_bytes=1 << 22, num_speculative_tokens=1)
     alone, both = PagePool(pico[0], settings), PagePool(pico[0], settings, pico[0])
     assert both.page_bytes == 2 * alone.page_bytes
     nbytes = sum(cache.nbytes for cache in (*both.caches, *both.draft_caches))
@@ -226,7 +228,7 @@ def test_draft_progress_ends_at_the_first_gap() -> None:
 def test_requests_that_share_pages_catch_up_once(pico: Model, length: int) -> None:
     """Two requests share pages with tokens that the draft model has not computed."""
     model, tokenizer = pico
-    settings = EngineSettings(page_size=8, memory_bytes=1 << 22, speculation=3)
+    settings = EngineSettings(page_size=8, kv_cache_memory_bytes=1 << 22, num_speculative_tokens=3)
     engine = Engine(model, tokenizer, settings, draft=noise(pico))
     sampling = SamplingParams(temperature=8.0, seed=0)  # drafts are rejected, then paused
     prompt = tokenizer.encode("what does rmsnorm do?")

@@ -76,7 +76,7 @@ def test_run_schedule_reports_wrong_tokens_and_lost_pages(
 def test_preemptions_in_a_small_memory_lose_nothing(
     pico: Model, prompts: list[list[int]], generated: Oracle
 ) -> None:
-    settings = EngineSettings(page_size=4, memory_bytes=pages_of(pico[0], 16, 4))
+    settings = EngineSettings(page_size=4, kv_cache_memory_bytes=pages_of(pico[0], 16, 4))
     engine = Engine(*pico, settings)
     handles = [engine.add(Request(prompt, 24, DRAWN)) for prompt in prompts[:6]]
     finish(engine)
@@ -91,7 +91,7 @@ def test_prompt_lookup_saves_steps_and_changes_no_token(
     prompt = prompts[0] * 6
     sampling = SamplingParams(repetition_penalty=0.6)  # favors tokens of the text
     alone = [piece.token for piece in generate(*pico, prompt, max_tokens=60, sampling=sampling)]
-    engine = Engine(*pico, EngineSettings(speculation=4))
+    engine = Engine(*pico, EngineSettings(num_speculative_tokens=4))
     handles = [engine.add(Request(prompt, 60, sampling)) for _ in range(3)]
     steps = 0
     while engine.has_work:
@@ -118,13 +118,13 @@ def test_a_prefix_is_computed_once_and_its_tokens_are_reported(
     assert engine.stats.cached_tokens == sum(h.usage.cached_tokens for h in (second, third))
 
 
-@pytest.mark.parametrize("prefill_tokens", [1, 7, 512])
+@pytest.mark.parametrize("chunk", [1, 7, 512])
 def test_logits_have_the_bits_of_generate_alone(
-    pico: Model, prompts: list[list[int]], prefill_tokens: int
+    pico: Model, prompts: list[list[int]], chunk: int
 ) -> None:
     """In bfloat16, prefill and decode round differently: both must compute the same tokens."""
     loaded = load("pico", ops=pico[0].ops, dtype=mx.bfloat16)
-    engine = Engine(*loaded, EngineSettings(page_size=8, prefill_tokens=prefill_tokens))
+    engine = Engine(*loaded, EngineSettings(page_size=8, max_num_batched_tokens=chunk))
     # Each prompt comes twice. The second prompt 9 has one token left, because it has whole pages.
     handles = [engine.add(Request(prompt, 6, logprobs=True)) for prompt in 2 * prompts[:11]]
     outputs = {handle: list(engine.run(handle)) for handle in handles}
@@ -231,7 +231,7 @@ def test_the_context_ends_a_text(pico: Model, prompts: list[list[int]]) -> None:
 
 
 def test_the_context_can_be_limited(pico: Model) -> None:
-    engine = Engine(*pico, EngineSettings(page_size=8, max_model_len=21, max_running=2))
+    engine = Engine(*pico, EngineSettings(page_size=8, max_model_len=21, max_num_seqs=2))
     assert engine.stats.pages_total == 2 * 3
     handle = engine.add(Request([1] * 8, 100, ignore_end=True))
     assert len(list(engine.run(handle))) == 21 - 8
@@ -245,7 +245,7 @@ def test_requests_that_can_never_be_served_are_refused(
     pico: Model, prompts: list[list[int]]
 ) -> None:
     model = pico[0]
-    engine = Engine(*pico, EngineSettings(page_size=4, memory_bytes=pages_of(model, 5, 4)))
+    engine = Engine(*pico, EngineSettings(page_size=4, kv_cache_memory_bytes=pages_of(model, 5, 4)))
     vocab, context = model.config.vocab_size, model.config.context_length
     refused = [
         ([vocab], {}, f"from 0 to {vocab - 1}"),
@@ -273,7 +273,7 @@ def test_requests_that_can_never_be_served_are_refused(
 
 
 def test_a_full_queue_refuses_requests(pico: Model, prompts: list[list[int]]) -> None:
-    engine = Engine(*pico, EngineSettings(max_running=1, max_waiting=2))
+    engine = Engine(*pico, EngineSettings(max_num_seqs=1, max_waiting=2))
     handles = [engine.add(Request(prompts[0], 4)) for _ in range(3)]
     with pytest.raises(EngineFullError, match="3 requests are waiting") as caught:
         engine.add(Request(prompts[0], 4))
@@ -288,8 +288,8 @@ def test_embeddings_do_not_depend_on_chunks(pico: Model, prompts: list[list[int]
     h = model.hidden(mx.array([prompts[6]]), batch, model.make_caches())
     state = model.norm(h[0, -1])
     wanted = (state / mx.linalg.norm(state)).tolist()
-    for prefill_tokens in (1, 7, 512):
-        engine = Engine(*pico, EngineSettings(prefill_tokens=prefill_tokens))
+    for chunk in (1, 7, 512):
+        engine = Engine(*pico, EngineSettings(max_num_batched_tokens=chunk))
         assert engine.embed(prompts[6]) == pytest.approx(wanted, abs=1e-5)
     with pytest.raises(RequestError, match="at least one token"):
         engine.embed([])
@@ -299,10 +299,10 @@ def test_embeddings_do_not_depend_on_chunks(pico: Model, prompts: list[list[int]
     ("name", "number", "message"),
     [
         ("page_size", 0, "at least 1"),
-        ("max_running", 0, "at least 1"),
-        ("prefill_tokens", 0, "at least 1"),
+        ("max_num_seqs", 0, "at least 1"),
+        ("max_num_batched_tokens", 0, "at least 1"),
         ("step_seconds", 0.0, "a finite number above 0"),
-        ("memory_bytes", -1, "at least 0"),
+        ("kv_cache_memory_bytes", -1, "at least 0"),
         ("kv_bits", 5, "4, 8 or None"),
     ],
 )
@@ -313,7 +313,7 @@ def test_settings_out_of_range_are_refused(name: str, number: int, message: str)
 
 def test_too_little_memory_for_a_page_is_refused(pico: Model) -> None:
     with pytest.raises(ValueError, match="bytes for one page of 32 tokens, got 100"):
-        Engine(*pico, EngineSettings(memory_bytes=100))
+        Engine(*pico, EngineSettings(kv_cache_memory_bytes=100))
 
 
 class Shared(Qwen):
@@ -344,7 +344,7 @@ def test_the_rank_with_the_most_layers_limits_the_pages(pico: Model, within: int
 
     model, tokenizer = pico
     memory = pages_of(model, 6, 4)
-    settings = EngineSettings(page_size=4, memory_bytes=memory)
+    settings = EngineSettings(page_size=4, kv_cache_memory_bytes=memory)
     if within:
         assert Engine(Larger(model), tokenizer, settings).stats.pages_total == within
     else:
@@ -363,7 +363,7 @@ def test_ranks_exchange_only_the_tokens_that_decide_the_choice(
         ([few, DRAWN], None, {None, 5}),
     ):
         model.noted.clear()
-        engine = Engine(model, pico[1], EngineSettings(speculation=2))
+        engine = Engine(model, pico[1], EngineSettings(num_speculative_tokens=2))
         handles = [
             engine.add(Request(prompt, 9, kinds[place % len(kinds)]))
             for place, prompt in enumerate(prompts)

@@ -63,12 +63,18 @@ def assert_nothing_is_left(engine: Engine) -> None:
 @pytest.mark.parametrize(
     "failing", [1, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (2, 3, 8)), 15]
 )
-@pytest.mark.parametrize("speculation", [0, 3])
+@pytest.mark.parametrize("num_speculative_tokens", [0, 3])
 def test_a_failed_pass_changes_no_token(
-    pico: Model, prompts: list[list[int]], generated: Oracle, failing: int, speculation: int
+    pico: Model,
+    prompts: list[list[int]],
+    generated: Oracle,
+    failing: int,
+    num_speculative_tokens: int,
 ) -> None:
-    model, draft = Failing(pico[0]), pico[0] if speculation else None
-    settings = EngineSettings(8, prefill_tokens=64, speculation=speculation, max_running=6)
+    model, draft = Failing(pico[0]), pico[0] if num_speculative_tokens else None
+    settings = EngineSettings(
+        8, max_num_batched_tokens=64, num_speculative_tokens=num_speculative_tokens, max_num_seqs=6
+    )
     engine = Engine(model, pico[1], settings, draft=draft)
     finished = engine.add(Request(prompts[6], 2))
     finish(engine)
@@ -97,7 +103,7 @@ def test_requests_that_fail_again_end_with_an_error(
     pico: Model, prompts: list[list[int]], generated: Oracle
 ) -> None:
     model = Failing(pico[0])
-    engine = Engine(model, pico[1], EngineSettings(max_running=3))
+    engine = Engine(model, pico[1], EngineSettings(max_num_seqs=3))
     handles = [engine.add(Request(prompt, 9)) for prompt in prompts[:5]]
     engine.step()
     model.fails = lambda number: True

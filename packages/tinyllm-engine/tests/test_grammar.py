@@ -87,7 +87,7 @@ def test_constrained_requests_conform_and_leave_other_requests_alone(
     alone = Engine(*noise)
     wanted = [alone.add(request) for request in free]
     finish(alone)
-    engine = Engine(*noise, EngineSettings(page_size=8, speculation=3))
+    engine = Engine(*noise, EngineSettings(page_size=8, num_speculative_tokens=3))
     others = []
     constrained = []
     for request, grammar in zip(free, GRAMMARS, strict=True):
@@ -117,10 +117,13 @@ def test_drafts_and_preemptions_change_nothing(noise: Model, prompts: list[list[
     plenty = Engine(model, tokenizer)
     wanted = [plenty.add(request) for request in requests]
     finish(plenty)
-    page = PagePool(model, EngineSettings(page_size=8, memory_bytes=1 << 24)).page_bytes
+    page = PagePool(model, EngineSettings(page_size=8, kv_cache_memory_bytes=1 << 24)).page_bytes
     pages = -(-(len(prompt) + 120) // 8) + 4
     settings = EngineSettings(
-        page_size=8, memory_bytes=pages * page, speculation=4, prefix_cache=False
+        page_size=8,
+        kv_cache_memory_bytes=pages * page,
+        num_speculative_tokens=4,
+        enable_prefix_caching=False,
     )
     engine = Engine(model, tokenizer, settings)
     handles = [engine.add(request) for request in requests]
@@ -134,7 +137,7 @@ def test_drafts_and_preemptions_change_nothing(noise: Model, prompts: list[list[
 def test_a_grammar_after_a_mark_leaves_the_text_before_it_alone(
     noise: Model, prompts: list[list[int]], mark: str, seed: int
 ) -> None:
-    engine = Engine(*noise, EngineSettings(speculation=3))
+    engine = Engine(*noise, EngineSettings(num_speculative_tokens=3))
     # End tokens are banned, because the text may otherwise end before the mark.
     bans = dict.fromkeys(engine.tokenizer.eos_token_ids, -100.0)
     sampling = SamplingParams(temperature=1.0, seed=seed, logit_bias=bans)
@@ -307,7 +310,7 @@ def test_a_reasoning_prefix_begins_with_its_opening() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_an_opening_is_enforced(noise: Model, prompts: list[list[int]], seed: int) -> None:
-    engine = Engine(*noise, EngineSettings(speculation=3))
+    engine = Engine(*noise, EngineSettings(num_speculative_tokens=3))
     bans = dict.fromkeys(engine.tokenizer.eos_token_ids, -100.0)
     drawn = SamplingParams(temperature=1.0, seed=seed, logit_bias=bans)
     grammar = replace(Grammar.regex(DATE, after="e"), opening="<think>")

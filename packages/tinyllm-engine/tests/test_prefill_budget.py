@@ -6,8 +6,8 @@ from tinyllm_engine.schedule.prefill_budget import PrefillBudget
 from tinyllm_qwen.config.experts import Experts
 
 
-def settings(prefill_tokens: int) -> EngineSettings:
-    return EngineSettings(step_seconds=0.25, prefill_tokens=prefill_tokens)
+def settings(max_num_batched_tokens: int) -> EngineSettings:
+    return EngineSettings(step_seconds=0.25, max_num_batched_tokens=max_num_batched_tokens)
 
 
 def test_a_step_takes_the_target_duration() -> None:

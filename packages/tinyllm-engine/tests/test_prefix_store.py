@@ -23,7 +23,7 @@ from tinyllm_qwen.checkpoint.safetensors_writer import SafetensorsWriter
 Model = tuple[Qwen, Tokenizer]
 Generated = Callable[[Sequence[int], int, SamplingParams], list[int]]
 
-SETTINGS = EngineSettings(8, memory_bytes=1 << 24)  # pages of 8 tokens
+SETTINGS = EngineSettings(8, kv_cache_memory_bytes=1 << 24)  # pages of 8 tokens
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def ask(engine: Engine, prompts: list[list[int]]) -> list[RequestState]:
 def test_the_next_engine_loads_the_prefix_cache(
     pico: Model, prompts: list[list[int]], path: Path, bits: int | None
 ) -> None:
-    settings = replace(SETTINGS, kv_bits=bits, prefix_path=path)
+    settings = replace(SETTINGS, kv_bits=bits, prefix_cache_path=path)
     first = Engine(*pico, settings)
     wanted = [answer(handle) for handle in ask(first, prompts)]
     saved = first.save_prefixes()
@@ -75,7 +75,9 @@ def test_pages_and_their_order_of_eviction_are_restored_exactly(
     saved = first.save_prefixes(path)
     assert saved > first.stats.pages_cached  # the pages that the running request holds are saved
     limit = None if cap is None else cap * PagePool(pico[0], SETTINGS).page_bytes
-    second = Engine(*pico, replace(SETTINGS, prefix_path=path, prefix_cache_bytes=limit))
+    second = Engine(
+        *pico, replace(SETTINGS, prefix_cache_path=path, prefix_cache_memory_bytes=limit)
+    )
     before, after = (
         list(first._block_manager.registered().items()),
         list(second._block_manager.registered().items()),
@@ -100,17 +102,17 @@ def test_the_limit_keeps_the_most_recently_used_pages(
     ask(first, [prompts[3]])
     everything = first.save_prefixes(path)
     page = PagePool(pico[0], SETTINGS).page_bytes
-    capped = replace(SETTINGS, prefix_path=path, prefix_cache_bytes=5 * page + 1)
+    capped = replace(SETTINGS, prefix_cache_path=path, prefix_cache_memory_bytes=5 * page + 1)
     second = Engine(*pico, capped)
     assert second.stats.pages_cached == 5 < everything
     assert second.save_prefixes() == 5
     (handle,) = ask(second, [prompts[3]])
     assert handle.usage.cached_tokens >= min(len(prompts[3]) // 8, 5) * 8
-    small = replace(SETTINGS, prefix_path=path, memory_bytes=3 * page)
+    small = replace(SETTINGS, prefix_cache_path=path, kv_cache_memory_bytes=3 * page)
     assert Engine(*pico, small).stats.pages_cached == 3
-    none = replace(SETTINGS, prefix_path=path, prefix_cache_bytes=0)
+    none = replace(SETTINGS, prefix_cache_path=path, prefix_cache_memory_bytes=0)
     assert Engine(*pico, none).stats.pages_cached == 0
-    off = replace(SETTINGS, prefix_path=path, prefix_cache=False)
+    off = replace(SETTINGS, prefix_cache_path=path, enable_prefix_caching=False)
     assert Engine(*pico, off).stats.pages_cached == 0
 
 
@@ -120,7 +122,7 @@ def test_pages_of_another_model_or_layout_are_ignored(
     first = Engine(*pico, SETTINGS)
     ask(first, prompts[:2])
     first.save_prefixes(path)
-    settings = replace(SETTINGS, prefix_path=path)
+    settings = replace(SETTINGS, prefix_cache_path=path)
     other = load("pico", ops=pico[0].ops, dtype=mx.float32)[0]
     layers = list(other.layers)
     # The other model differs in the scales of one matrix.
@@ -161,7 +163,7 @@ def test_a_damaged_file_is_logged_and_ignored(
             data[-100] ^= 1
         lengths = {"truncated": len(data) - 50, "empty": 0, "one bit": len(data)}
         path.write_bytes(data[: lengths[damage]] if damage in lengths else b"hello, world\n" * 9)
-    engine = Engine(*pico, replace(SETTINGS, prefix_path=path))
+    engine = Engine(*pico, replace(SETTINGS, prefix_cache_path=path))
     assert engine.stats.pages_cached == 0
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
@@ -175,7 +177,7 @@ def test_a_failed_write_is_logged_and_leaves_the_old_file(
     path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    engine = Engine(*pico, replace(SETTINGS, prefix_path=path))
+    engine = Engine(*pico, replace(SETTINGS, prefix_cache_path=path))
     assert engine.save_prefixes() == 0  # no page is cached yet
     assert not path.exists()
     ask(engine, prompts[:2])
@@ -191,15 +193,15 @@ def test_a_failed_write_is_logged_and_leaves_the_old_file(
     assert engine.save_prefixes(path / "below a file") == 0
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     assert path.read_bytes() == old
-    assert Engine(*pico, replace(SETTINGS, prefix_path=path)).stats.pages_cached == saved
-    with pytest.raises(ValueError, match="prefix_path"):
+    assert Engine(*pico, replace(SETTINGS, prefix_cache_path=path)).stats.pages_cached == saved
+    with pytest.raises(ValueError, match="prefix_cache_path"):
         Engine(*pico).save_prefixes()
 
 
 def test_saving_and_loading_need_memory_for_one_array_at_a_time(
     pico: Model, prompts: list[list[int]], path: Path
 ) -> None:
-    settings = replace(SETTINGS, prefix_path=path, memory_bytes=3 << 20)
+    settings = replace(SETTINGS, prefix_cache_path=path, kv_cache_memory_bytes=3 << 20)
     first = Engine(*pico, settings)
     ask(first, prompts)
     second = Engine(*pico, settings)
@@ -233,7 +235,7 @@ def test_temporary_files_of_killed_processes_are_removed(
         assert len([*path.parent.iterdir()]) == 1 + path.exists()
 
     kill_a_writer()
-    engine = Engine(*pico, replace(SETTINGS, prefix_path=path))
+    engine = Engine(*pico, replace(SETTINGS, prefix_cache_path=path))
     assert not [*path.parent.iterdir()]
     ask(engine, prompts[:2])
     kill_a_writer()
@@ -258,7 +260,9 @@ def test_a_draft_model_computes_the_pages_of_a_file(
     ask(first, prompts)
     first.save_prefixes(path)
     # The file has the keys and values of the model only, so the draft model computes its own.
-    engine = Engine(*pico, replace(SETTINGS, prefix_path=path, speculation=3), draft=pico[0])
+    engine = Engine(
+        *pico, replace(SETTINGS, prefix_cache_path=path, num_speculative_tokens=3), draft=pico[0]
+    )
     for handle in ask(engine, prompts):
         assert answer(handle) == generated(handle.request.prompt, 12, SamplingParams())
     assert engine.stats.cached_tokens > 0
@@ -267,7 +271,7 @@ def test_a_draft_model_computes_the_pages_of_a_file(
 
 def test_closing_saves_the_prefix_cache(pico: Model, prompts: list[list[int]], path: Path) -> None:
     async def serve() -> int:
-        settings = replace(SETTINGS, prefix_path=path)
+        settings = replace(SETTINGS, prefix_cache_path=path)
         engine = AsyncEngine(lambda: Engine(*load("pico"), settings))
         await engine.start()
         kept = engine.stats.pages_cached
@@ -307,7 +311,7 @@ def test_a_named_pipe_is_refused_and_not_awaited(
 ) -> None:
     path.parent.mkdir()
     os.mkfifo(path)
-    assert Engine(*pico, replace(SETTINGS, prefix_path=path)).stats.pages_cached == 0
+    assert Engine(*pico, replace(SETTINGS, prefix_cache_path=path)).stats.pages_cached == 0
     assert "expected a file, found a named pipe" in caplog.text
 
 
@@ -316,7 +320,7 @@ def test_several_ranks_cannot_keep_prefixes_in_a_file(
 ) -> None:
     monkeypatch.setattr(Qwen, "num_ranks", 2)
     reason = "got 2 ranks: leave it out, and do not call save_prefixes"
-    with pytest.raises(ValueError, match=f"prefix_path: expected no file .* {reason}"):
-        Engine(*pico, EngineSettings(prefix_path=path))
+    with pytest.raises(ValueError, match=f"prefix_cache_path: expected no file .* {reason}"):
+        Engine(*pico, EngineSettings(prefix_cache_path=path))
     with pytest.raises(ValueError, match=reason):
         Engine(*pico).save_prefixes(path)

@@ -46,11 +46,11 @@ def check(output: Output, model: Qwen, prompt: list[int], top: int = 0) -> None:
         )
 
 
-@pytest.mark.parametrize("prefill_tokens", [1, 7, 512])
+@pytest.mark.parametrize("chunk", [1, 7, 512])
 def test_prompts_have_the_log_probabilities_of_one_pass(
-    pico: Model, prompts: list[list[int]], prefill_tokens: int
+    pico: Model, prompts: list[list[int]], chunk: int
 ) -> None:
-    engine = Engine(*pico, EngineSettings(page_size=8, prefill_tokens=prefill_tokens))
+    engine = Engine(*pico, EngineSettings(page_size=8, max_num_batched_tokens=chunk))
     for prompt in (prompts[6], prompts[0], prompts[0][:1]):
         check(first_output(engine, scored(prompt, top=2)), pico[0], prompt, top=2)
 
@@ -80,7 +80,9 @@ def test_other_requests_do_not_change_the_log_probabilities(
     pico: Model, prompts: list[list[int]]
 ) -> None:
     alone = [first_output(Engine(*pico), scored(prompt)) for prompt in prompts]
-    engine = Engine(*pico, EngineSettings(page_size=4, memory_bytes=pages_of(pico[0], 60, 4)))
+    engine = Engine(
+        *pico, EngineSettings(page_size=4, kv_cache_memory_bytes=pages_of(pico[0], 60, 4))
+    )
     handles = [engine.add(scored(prompt)) for prompt in prompts]
     plain = [engine.add(Request(prompt, 20, ignore_end=True)) for prompt in prompts]
     for handle, wanted in zip(handles, alone, strict=True):

@@ -13,7 +13,7 @@ Model = tuple[Qwen, Tokenizer]
 
 @pytest.mark.parametrize("tokens", [1, 30])
 def test_a_finished_request_is_released(pico: Model, prompts: list[list[int]], tokens: int) -> None:
-    engine = Engine(*pico, EngineSettings(page_size=8, speculation=3))
+    engine = Engine(*pico, EngineSettings(page_size=8, num_speculative_tokens=3))
     handles = [engine.add(Request(prompt, tokens, ignore_end=True)) for prompt in prompts[:3]]
     engine.step()
     engine.cancel(handles[0])

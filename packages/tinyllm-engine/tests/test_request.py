@@ -52,7 +52,7 @@ def test_an_embedding_has_no_answer(answer: dict[str, Any]) -> None:
 def test_a_weight_of_any_size_leaves_other_tenants_alone(
     pico: tuple[Qwen, Tokenizer], prompts: list[list[int]]
 ) -> None:
-    engine = Engine(*pico, EngineSettings(page_size=8, max_running=4))
+    engine = Engine(*pico, EngineSettings(page_size=8, max_num_seqs=4))
     handles = [
         engine.add(Request(prompts[0], 4, tenant=tenant, weight=weight))
         for tenant, weight in 4 * [("a", 1.0), ("b", 1e308)]

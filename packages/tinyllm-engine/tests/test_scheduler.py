@@ -164,7 +164,7 @@ def test_prompts_may_take_longer_only_while_no_request_decodes() -> None:
 
 
 def test_a_level_of_priority_overtakes_a_limited_number_of_requests() -> None:
-    world = SchedulerMemory(num_pages=500, max_running=1)
+    world = SchedulerMemory(num_pages=500, max_num_seqs=1)
     first = add(world, [1], 1)
     urgent = [add(world, [2, i], 1, priority=-1) for i in range(PATIENCE + 5)]
     order = run(world)
@@ -182,7 +182,7 @@ def test_the_last_in_rank_is_preempted_and_gets_all_its_tokens_in_the_end() -> N
 
 def test_tokens_are_decoded_again_several_at_a_time_after_a_preemption() -> None:
     world = SchedulerMemory(num_pages=60)
-    world.scheduler.prefix_cache = False
+    world.scheduler.enable_prefix_caching = False
     request = add(world, [1] * 3, 150)
     for _ in range(100):
         world.step(8)

@@ -207,7 +207,7 @@ def test_a_tenant_waits_after_a_long_pass(
 
 def test_tenants_without_a_free_seat_take_none_from_each_other() -> None:
     """Each of three tenants has a quota of one seat, and there are two."""
-    world = SchedulerMemory(num_pages=500, max_running=2)
+    world = SchedulerMemory(num_pages=500, max_num_seqs=2)
     for tenant in "abc":
         add(world, tenant)
     for _ in range(5):
@@ -216,7 +216,7 @@ def test_tenants_without_a_free_seat_take_none_from_each_other() -> None:
 
 
 def test_a_new_tenant_takes_its_quota_of_seats_at_once() -> None:
-    world = SchedulerMemory(num_pages=500, max_running=4)
+    world = SchedulerMemory(num_pages=500, max_num_seqs=4)
     greedy = [add(world, "greedy") for _ in range(20)]
     world.step(8)
     quiet = [add(world, "quiet") for _ in range(3)]
@@ -229,7 +229,7 @@ def test_a_new_tenant_takes_its_quota_of_seats_at_once() -> None:
 
 
 def test_seats_are_divided_by_weight() -> None:
-    world = SchedulerMemory(num_pages=500, max_running=8)
+    world = SchedulerMemory(num_pages=500, max_num_seqs=8)
     for _ in range(8):
         add(world, "small")
     world.step(8)
@@ -241,7 +241,7 @@ def test_seats_are_divided_by_weight() -> None:
 
 
 def test_free_seats_are_divided_by_weight() -> None:
-    world = SchedulerMemory(num_pages=500, max_running=8)
+    world = SchedulerMemory(num_pages=500, max_num_seqs=8)
     for _ in range(8):
         add(world, "small")
         add(world, "large", weight=3.0)
@@ -252,7 +252,7 @@ def test_free_seats_are_divided_by_weight() -> None:
 
 
 def test_a_new_tenant_takes_its_quota_of_pages_at_once() -> None:
-    world = SchedulerMemory(num_pages=60, max_running=8)
+    world = SchedulerMemory(num_pages=60, max_num_seqs=8)
     greedy = [add(world, "greedy", prompt=50 + each) for each in range(4)]
     world.step(500)
     assert sum(len(each.block_table) for each in greedy) > 50
@@ -277,7 +277,7 @@ def test_tenants_get_equal_parts_of_the_prefill() -> None:
 
 
 def test_groups_of_a_tenant_take_turns() -> None:
-    world = SchedulerMemory(num_pages=500, max_running=4)
+    world = SchedulerMemory(num_pages=500, max_num_seqs=4)
     many = [add(world, "a", prompt=1 + each, group="many") for each in range(10)]
     single = add(world, "a", group="single")
     world.step(8)
@@ -286,7 +286,7 @@ def test_groups_of_a_tenant_take_turns() -> None:
 
 
 def test_no_seat_is_taken_for_a_request_that_gets_no_pages() -> None:
-    world = SchedulerMemory(num_pages=100, max_running=4)
+    world = SchedulerMemory(num_pages=100, max_num_seqs=4)
     greedy = [add(world, "greedy", prompt=60) for _ in range(4)]
     for _ in range(8):
         world.step(64)
@@ -299,7 +299,7 @@ def test_no_seat_is_taken_for_a_request_that_gets_no_pages() -> None:
 
 
 def test_tenants_do_not_take_the_same_pages_from_each_other_in_turn() -> None:
-    world = SchedulerMemory(num_pages=100, max_running=8)
+    world = SchedulerMemory(num_pages=100, max_num_seqs=8)
     for _ in range(5):
         add(world, "greedy", prompt=60)
     for _ in range(12):
@@ -312,7 +312,7 @@ def test_tenants_do_not_take_the_same_pages_from_each_other_in_turn() -> None:
 
 
 def test_a_full_queue_is_taken_from_the_longest_queue() -> None:
-    world = SchedulerMemory(num_pages=500, max_running=1)
+    world = SchedulerMemory(num_pages=500, max_num_seqs=1)
     greedy = [add(world, "greedy") for _ in range(5)]
     assert world.scheduler.displaced_by("quiet", 5) is None
     assert world.scheduler.displaced_by("quiet", 4) is greedy[-1]

@@ -43,16 +43,16 @@ class Metrics:
     """The metrics of this server, in a registry of its own."""
 
     def __init__(
-        self, stats: Callable[[], EngineStats | None], *, prefix_cache: bool = True
+        self, stats: Callable[[], EngineStats | None], *, enable_prefix_caching: bool = True
     ) -> None:
         """Start at zero.
 
         Args:
             stats: returns the engine's counts, or None while there is no engine.
-            prefix_cache: False if the engine looks up no prompt tokens in a prefix cache.
+            enable_prefix_caching: False if the engine looks up no prompt tokens in a prefix cache.
         """
         self._registry = registry = CollectorRegistry()
-        registry.register(_EngineCollector(stats, prefix_cache))
+        registry.register(_EngineCollector(stats, enable_prefix_caching))
         self.http_requests = Counter(
             f"{HTTP_PREFIX}requests",
             "Finished HTTP requests.",
@@ -105,9 +105,11 @@ class Metrics:
 class _EngineCollector(Collector):
     """The engine's counts, read when Prometheus asks for them."""
 
-    def __init__(self, stats: Callable[[], EngineStats | None], prefix_cache: bool) -> None:
+    def __init__(
+        self, stats: Callable[[], EngineStats | None], enable_prefix_caching: bool
+    ) -> None:
         self._stats = stats
-        self._prefix_cache = prefix_cache
+        self._enable_prefix_caching = enable_prefix_caching
 
     def collect(self) -> Iterator[Metric]:
         stats = self._stats()
@@ -116,7 +118,7 @@ class _EngineCollector(Collector):
         for name, (attribute, meaning) in _GAUGES.items():
             yield GaugeMetricFamily(f"tinyllm:{name}", meaning, getattr(stats, attribute))
         for name, (attribute, meaning) in _COUNTERS.items():
-            off = name.startswith("prefix_cache") and not self._prefix_cache
+            off = name.startswith("prefix_cache") and not self._enable_prefix_caching
             count = 0 if off else getattr(stats, attribute)
             yield CounterMetricFamily(f"tinyllm:{name}", meaning, count)
         used = stats.pages_used / max(1, stats.pages_total)

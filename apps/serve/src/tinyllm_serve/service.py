@@ -71,7 +71,7 @@ class Service(ServedModel):
         self.embeddings = set[asyncio.Task[object]]()
         self.metrics = Metrics(
             lambda: None if self.state == "loading" else self.engine.stats,
-            prefix_cache=settings.enable_prefix_caching,
+            enable_prefix_caching=settings.enable_prefix_caching,
         )
 
     @property
@@ -260,17 +260,17 @@ def _engine_settings(settings: Settings) -> EngineSettings:
     return EngineSettings(
         page_size=settings.page_size,
         max_model_len=settings.max_model_len,
-        memory_bytes=_bytes(settings.kv_cache_memory),
-        max_running=settings.max_num_seqs,
+        kv_cache_memory_bytes=_bytes(settings.kv_cache_memory),
+        max_num_seqs=settings.max_num_seqs,
         max_waiting=settings.max_waiting,
         kv_bits=settings.kv_bits,
-        prefill_tokens=settings.max_num_batched_tokens,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
         step_seconds=settings.step_seconds,
-        prefix_cache=settings.enable_prefix_caching,
-        prefix_cache_bytes=_bytes(settings.prefix_cache_memory),
-        snapshot_bytes=_bytes(settings.snapshot_memory),
-        prefix_path=settings.prefix_cache_path,
-        speculation=settings.draft_tokens,
+        enable_prefix_caching=settings.enable_prefix_caching,
+        prefix_cache_memory_bytes=_bytes(settings.prefix_cache_memory),
+        snapshot_memory_bytes=_bytes(settings.snapshot_memory),
+        prefix_cache_path=settings.prefix_cache_path,
+        num_speculative_tokens=settings.draft_tokens,
     )
 
 
@@ -315,7 +315,7 @@ def _bytes(gigabytes: float | None) -> int | None:
 def _memory_error(error: MemorySettingError, settings: Settings) -> ServeError:
     """Return the error of the engine with the option of the command line, and its unit."""
     least = _gigabytes(math.ceil(error.least / 1000))
-    if error.setting == "snapshot_bytes" and error.most is not None:
+    if error.setting == "snapshot_memory_bytes" and error.most is not None:
         most = _gigabytes(error.most // 1000)
         return ServeError(
             f"--snapshot-memory: expected 0, or from {least} to {most} GB for {error.contents}, "

@@ -196,7 +196,7 @@ class AsyncEngine:
     async def close(self) -> None:
         """Fail requests in progress, and wait until the engine's thread has ended.
 
-        If the settings have a `prefix_path`, the thread saves the prefix cache to that file.
+        If the settings have a `prefix_cache_path`, the thread saves the prefix cache to that file.
         """
         self._closed = self._closed or "the server is shutting down"
         self._calls.put(None)
@@ -277,7 +277,7 @@ class AsyncEngine:
                 self._deliver(self._engine, self._engine.step())
                 if self._engine.failures >= MAX_FAILURES:
                     reason = f"the engine has failed: {MAX_FAILURES} steps failed in succession"
-            if reason is None and self._engine.settings.prefix_path is not None:
+            if reason is None and self._engine.settings.prefix_cache_path is not None:
                 self._engine.save_prefixes()
         except BaseException:  # a panic of llguidance is no Exception
             _log.exception("the engine has failed")

@@ -13,32 +13,33 @@ class EngineSettings:
         page_size: number of tokens in a page of keys and values.
         max_model_len: the most tokens of a prompt and its answer; None for the context of the
             model, which is the limit in any case.
-        memory_bytes: memory for all pages, recurrent states and snapshots, in bytes; see
-            `plan_memory`. None allocates memory for `max_running` contexts, but at most 4 GiB (or
+        kv_cache_memory_bytes: memory for all pages, recurrent states and snapshots, in bytes; see
+            `plan_memory`. None allocates memory for `max_num_seqs` contexts, but at most 4 GiB (or
             one context, if one context needs more), and at most half of the free memory. More than
             the free memory of a CPU is refused. The free memory is that of the machine, or of the
             control group (cgroup) of the process.
-        max_running: the largest number of requests that are computed at a time.
-        max_waiting: the largest number of requests in the queue, in addition to `max_running`. More
-            requests are refused.
-        prefill_tokens: the largest number of prompt tokens in a step.
+        max_num_seqs: the largest number of requests that are computed at a time.
+        max_waiting: the largest number of requests in the queue, in addition to `max_num_seqs`.
+            More requests are refused.
+        max_num_batched_tokens: the largest number of prompt tokens in a step.
         step_seconds: target duration of the prefill in a step. The engine measures the prefill, and
             adapts the number of prompt tokens in a step. The target bounds the pause between two
             tokens of a request that decodes, unless even the smallest number of prompt tokens takes
             longer: see `PrefillBudget`. While no request decodes, a step takes up to four times as
             long. This bounds the wait of a new request for its first chunk.
         kv_bits: quantize keys and values to 8 or 4 bits; None keeps the dtype of the model.
-        prefix_cache: True to keep the pages of finished requests for later requests with the same
-            prefix.
-        prefix_cache_bytes: the most memory, in bytes, for pages that only the prefix cache holds;
-            None for no limit below `memory_bytes`.
-        snapshot_bytes: the memory for snapshots of recurrent states, in bytes; None for at most a
-            quarter of `memory_bytes`. Without snapshots, requests to a model with recurrent layers
-            share no prefixes. Other models have no snapshots.
-        prefix_path: a file from which the engine loads the prefix cache of an earlier engine, and
-            to which `Engine.save_prefixes` writes the prefix cache; None for no file.
-        speculation: the largest number of draft tokens per request and step, from a draft model,
-            from the draft head of the model, or from the text itself; 0 turns speculation off.
+        enable_prefix_caching: True to keep the pages of finished requests for later requests with
+            the same prefix.
+        prefix_cache_memory_bytes: the most memory, in bytes, for pages that only the prefix cache
+            holds; None for no limit below `kv_cache_memory_bytes`.
+        snapshot_memory_bytes: the memory for snapshots of recurrent states, in bytes; None for at
+            most a quarter of `kv_cache_memory_bytes`. Without snapshots, requests to a model with
+            recurrent layers share no prefixes. Other models have no snapshots.
+        prefix_cache_path: a file from which the engine loads the prefix cache of an earlier engine,
+            and to which `Engine.save_prefixes` writes the prefix cache; None for no file.
+        num_speculative_tokens: the largest number of draft tokens per request and step, from a
+            draft model, from the draft head of the model, or from the text itself; 0 turns
+            speculation off.
 
     Raises:
         ValueError: if a number is out of its range.
@@ -46,27 +47,27 @@ class EngineSettings:
 
     page_size: int = 32
     max_model_len: int | None = None
-    memory_bytes: int | None = None
-    max_running: int = 32
+    kv_cache_memory_bytes: int | None = None
+    max_num_seqs: int = 32
     max_waiting: int = 256
-    prefill_tokens: int = 512
+    max_num_batched_tokens: int = 512
     step_seconds: float = 0.25
     kv_bits: int | None = None
-    prefix_cache: bool = True
-    prefix_cache_bytes: int | None = None
-    snapshot_bytes: int | None = None
-    prefix_path: Path | None = None
-    speculation: int = 0
+    enable_prefix_caching: bool = True
+    prefix_cache_memory_bytes: int | None = None
+    snapshot_memory_bytes: int | None = None
+    prefix_cache_path: Path | None = None
+    num_speculative_tokens: int = 0
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         for name, least in (
             ("page_size", 1),
             ("max_model_len", 2),
-            ("max_running", 1),
+            ("max_num_seqs", 1),
             ("max_waiting", 0),
-            ("prefill_tokens", 1),
-            ("speculation", 0),
+            ("max_num_batched_tokens", 1),
+            ("num_speculative_tokens", 0),
         ):
             number = getattr(self, name)
             if number is not None and number < least:
@@ -75,7 +76,7 @@ class EngineSettings:
             raise ValueError(
                 f"step_seconds: expected a finite number above 0, got {self.step_seconds}"
             )
-        for name in ("memory_bytes", "prefix_cache_bytes", "snapshot_bytes"):
+        for name in ("kv_cache_memory_bytes", "prefix_cache_memory_bytes", "snapshot_memory_bytes"):
             number = getattr(self, name)
             if number is not None and number < 0:
                 raise ValueError(f"{name}: expected at least 0, got {number}")

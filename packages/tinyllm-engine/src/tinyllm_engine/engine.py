@@ -82,8 +82,9 @@ class Engine:
         manager = BlockManager(pool.num_pages, settings.page_size, pool.max_cached_pages)
         self._block_manager = manager
         self._states = make_state_slots(pool.plan, settings)
+        caching = settings.enable_prefix_caching
         self._scheduler = Scheduler(
-            manager, settings.max_running, self._states, prefix_cache=settings.prefix_cache
+            manager, settings.max_num_seqs, self._states, enable_prefix_caching=caching
         )
         head = make_head_runner(model, pool, settings.page_size)
         self._drafter = make_drafter(
@@ -100,8 +101,8 @@ class Engine:
         weakref.finalize(self, self.grammars.close)
         self.request_factory = RequestFactory(model, tokenizer, manager, self.grammars, settings)
         self._lap_started = 0.0
-        if settings.prefix_cache and settings.prefix_path is not None:
-            self._prefixes.load(settings.prefix_path)
+        if caching and settings.prefix_cache_path is not None:
+            self._prefixes.load(settings.prefix_cache_path)
         self._failed: list[RequestState] = []
         self._unreturned: list[tuple[RequestState, Output]] = []  # outputs for the next `step`
         self.failures = 0
@@ -118,7 +119,7 @@ class Engine:
     @property
     def max_requests(self) -> int:
         """The most requests that wait or run at a time."""
-        return self.settings.max_waiting + self._scheduler.max_running
+        return self.settings.max_waiting + self._scheduler.max_num_seqs
 
     @property
     def stats(self) -> EngineStats:
@@ -263,7 +264,7 @@ class Engine:
         """Write the prefix cache to a file, for the next engine of this model.
 
         Args:
-            path: the file; None for `settings.prefix_path`.
+            path: the file; None for `settings.prefix_cache_path`.
 
         Returns:
             The number of pages written; 0 if the write failed, with the reason in the log.
@@ -271,10 +272,10 @@ class Engine:
         Raises:
             ValueError: if there is no path, or several ranks share the model.
         """
-        path = self.settings.prefix_path if path is None else path
+        path = self.settings.prefix_cache_path if path is None else path
         if path is None:
             raise ValueError(
-                "path: expected one here or in EngineSettings.prefix_path, got None: give one"
+                "path: expected one here or in EngineSettings.prefix_cache_path, got None: give one"
             )
         self._recovery.restart_if_interrupted()
         return self._prefixes.save(path)
@@ -298,7 +299,7 @@ class Engine:
         # Each draft token needs a slot for the recurrent state after it.
         slots = None if self._states is None else self._states.unused
         served = self._scheduler.choose_served()
-        return propose_drafts(self._drafter, served, self.settings.speculation, slots)
+        return propose_drafts(self._drafter, served, self.settings.num_speculative_tokens, slots)
 
     def _prepare(self, step: Step) -> None:
         """Prepare the drafter for a step, and copy the shared pages that the step writes to."""

@@ -17,7 +17,7 @@ from tinyllm_qwen import Qwen, Tokenizer, generate
 
 Model = tuple[Qwen, Tokenizer]
 Prompts = list[list[int]]
-SETTINGS = EngineSettings(8, memory_bytes=1 << 25)
+SETTINGS = EngineSettings(8, kv_cache_memory_bytes=1 << 25)
 
 
 def finish(engine: Engine) -> None:
@@ -45,7 +45,9 @@ def test_random_schedules_give_each_request_the_tokens_it_gets_alone(
     for seed in range(10):
         path = tmp_path / str(seed) if seed % 2 else None
         failures = 0.0 if seed % 3 else 0.05
-        tally += run_schedule(*hybrid, prompts, answers, seed, failures=failures, prefix_path=path)
+        tally += run_schedule(
+            *hybrid, prompts, answers, seed, failures=failures, prefix_cache_path=path
+        )
     events = asdict(tally)
     assert events.pop("preemptions") > 0
     assert events.pop("restarts") == 5
@@ -53,19 +55,24 @@ def test_random_schedules_give_each_request_the_tokens_it_gets_alone(
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("speculation", [0, 3])
+@pytest.mark.parametrize("num_speculative_tokens", [0, 3])
 @pytest.mark.parametrize("bits", [None, 8])
 def test_logits_have_the_bits_of_generate_alone(
-    hybrid: Model, prompts: Prompts, answers: Oracle, bits: int | None, speculation: int
+    hybrid: Model, prompts: Prompts, answers: Oracle, bits: int | None, num_speculative_tokens: int
 ) -> None:
-    settings = replace(SETTINGS, kv_bits=bits, speculation=speculation, prefill_tokens=50)
+    settings = replace(
+        SETTINGS,
+        kv_bits=bits,
+        num_speculative_tokens=num_speculative_tokens,
+        max_num_batched_tokens=50,
+    )
     engine = Engine(*hybrid, settings)
-    if speculation:
+    if num_speculative_tokens:
         engine._drafter = KnownAnswers(answers, random.Random(1))
     handles = [engine.add(Request(prompt, 12, logprobs=True)) for prompt in [*prompts, *prompts]]
     outputs = {handle: list(engine.run(handle)) for handle in handles}
     assert engine.stats.snapshot_hits > 10
-    assert (engine.stats.accepted_tokens > 20) == bool(speculation)
+    assert (engine.stats.accepted_tokens > 20) == bool(num_speculative_tokens)
     for handle, own in outputs.items():
         caches = hybrid[0].make_caches(kv_bits=bits)
         alone = list(generate(*hybrid, handle.request.prompt, max_tokens=12, caches=caches))
@@ -88,7 +95,7 @@ def test_snapshots_have_a_limit_of_their_own(
     hybrid: Model, prompts: Prompts, answers: Oracle, caplog: pytest.LogCaptureFixture
 ) -> None:
     bytes_of_three = 3 * hybrid[0].state_bytes()
-    engine = Engine(*hybrid, replace(SETTINGS, snapshot_bytes=bytes_of_three))
+    engine = Engine(*hybrid, replace(SETTINGS, snapshot_memory_bytes=bytes_of_three))
     handles = [engine.add(Request(prompt, 5)) for prompt in [*prompts, *prompts]]
     finish(engine)
     assert engine.stats.snapshots_held == engine.stats.snapshots_total == 3
@@ -96,7 +103,7 @@ def test_snapshots_have_a_limit_of_their_own(
     for handle in handles:
         assert answer(handle) == answers(handle.request.prompt, 5, GREEDY)
     assert not caplog.records
-    none = Engine(*hybrid, replace(SETTINGS, snapshot_bytes=0))
+    none = Engine(*hybrid, replace(SETTINGS, snapshot_memory_bytes=0))
     assert "share no prefixes" in caplog.text
     for _ in range(2):
         handle = none.add(Request(prompts[6], 5))
@@ -135,7 +142,7 @@ def test_an_earlier_answer_in_a_prompt_is_prefilled(
 def test_the_next_engine_loads_the_snapshots(
     hybrid: Model, prompts: Prompts, answers: Oracle, tmp_path: Path
 ) -> None:
-    settings = replace(SETTINGS, prefix_path=tmp_path / "prefixes")
+    settings = replace(SETTINGS, prefix_cache_path=tmp_path / "prefixes")
     first = Engine(*hybrid, settings)
     for prompt in prompts:
         first.add(Request(prompt, 3))
@@ -149,10 +156,10 @@ def test_the_next_engine_loads_the_snapshots(
         finish(second)
         assert handle.usage.cached_tokens == (len(prompt) - 1) // 8 * 8
         assert answer(handle) == answers(prompt, 9, GREEDY)
-    few = replace(settings, snapshot_bytes=2 * hybrid[0].state_bytes())
+    few = replace(settings, snapshot_memory_bytes=2 * hybrid[0].state_bytes())
     third = Engine(*hybrid, few)
     assert snapshots(third) == snapshots(first)[-2:]
-    without = Engine(*hybrid, replace(settings, snapshot_bytes=0))
+    without = Engine(*hybrid, replace(settings, snapshot_memory_bytes=0))
     assert without.stats.pages_cached > without.stats.snapshots_held == 0
 
 
@@ -163,7 +170,7 @@ def test_a_file_of_the_format_before_is_ignored(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    settings = replace(SETTINGS, prefix_path=tmp_path / "prefixes")
+    settings = replace(SETTINGS, prefix_cache_path=tmp_path / "prefixes")
     with monkeypatch.context() as patched:
         patched.setattr("tinyllm_engine.kv.prefix_store._FORMAT", "2")
         first = Engine(*hybrid, settings)
@@ -183,7 +190,7 @@ def test_embeddings_do_not_depend_on_snapshots(hybrid: Model, prompts: Prompts) 
     )
     state = model.norm(h[0, -1])
     wanted = (state / mx.linalg.norm(state)).tolist()
-    engine = Engine(*hybrid, replace(SETTINGS, prefill_tokens=7))
+    engine = Engine(*hybrid, replace(SETTINGS, max_num_batched_tokens=7))
     for hits in range(3):
         assert engine.embed(prompt) == pytest.approx(wanted, abs=1e-5)
         assert engine.stats.snapshot_hits == hits
@@ -192,7 +199,7 @@ def test_embeddings_do_not_depend_on_snapshots(hybrid: Model, prompts: Prompts) 
 def test_a_draft_model_has_no_recurrent_layers(
     hybrid: Model, pico: Model, prompts: Prompts, answers: Oracle
 ) -> None:
-    settings = replace(SETTINGS, speculation=2)
+    settings = replace(SETTINGS, num_speculative_tokens=2)
     with pytest.raises(ValueError, match="draft: expected a model without recurrent layers"):
         Engine(*pico, settings, draft=hybrid[0])
     engine = Engine(*hybrid, settings, draft=pico[0])
@@ -225,7 +232,7 @@ def test_ctrl_c_in_a_step_changes_no_answer(
     call: int,
     before: bool,
 ) -> None:
-    engine = Engine(*hybrid, replace(SETTINGS, prefill_tokens=50))
+    engine = Engine(*hybrid, replace(SETTINGS, max_num_batched_tokens=50))
     original, calls = getattr(engine._runner, method), count(1)
 
     def interrupted(*arguments: object) -> object:
@@ -284,7 +291,9 @@ def test_draft_tokens_without_a_slot_are_not_computed(
     hybrid: Model, prompts: Prompts, answers: Oracle, slots: int
 ) -> None:
     memory = 4 * slots * hybrid[0].state_bytes()
-    engine = Engine(*hybrid, EngineSettings(8, memory_bytes=memory, speculation=3))
+    engine = Engine(
+        *hybrid, EngineSettings(8, kv_cache_memory_bytes=memory, num_speculative_tokens=3)
+    )
     assert engine.stats.states_total == slots
     engine._drafter = drafter = CountedAnswers(answers, random.Random(1))
     for prompt in prompts[:4]:

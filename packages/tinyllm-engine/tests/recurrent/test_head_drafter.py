@@ -17,7 +17,9 @@ from tinyllm_qwen.testing import counting_model, hybrid_checkpoint
 
 Model = tuple[Qwen, Tokenizer]
 Prompts = list[list[int]]
-SETTINGS = EngineSettings(8, memory_bytes=1 << 25, speculation=3, prefill_tokens=50)
+SETTINGS = EngineSettings(
+    8, kv_cache_memory_bytes=1 << 25, num_speculative_tokens=3, max_num_batched_tokens=50
+)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +58,9 @@ def test_random_schedules_give_each_request_the_tokens_it_gets_alone(
     for seed in range(5):
         path = tmp_path / str(seed) if seed % 2 else None
         failures = 0.0 if seed % 3 else 0.05
-        tally += run_schedule(*model, prompts, answers, seed, failures=failures, prefix_path=path)
+        tally += run_schedule(
+            *model, prompts, answers, seed, failures=failures, prefix_cache_path=path
+        )
     events = asdict(tally)
     assert events["restarts"] == 2
     assert min(events[each] for each in ("prefix_hits", "drafted", "failures")) > 0
@@ -121,9 +125,9 @@ def test_a_right_head_is_always_accepted(counting: Model, prompts: Prompts) -> N
     states = 40 * counting[0].state_bytes()
     settings = replace(
         SETTINGS,
-        memory_bytes=2 * longest * page_bytes + states,
-        snapshot_bytes=8 * counting[0].state_bytes(),
-        max_running=4,
+        kv_cache_memory_bytes=2 * longest * page_bytes + states,
+        snapshot_memory_bytes=8 * counting[0].state_bytes(),
+        max_num_seqs=4,
     )
     engine = Engine(*counting, settings)
     for again in (False, True):
@@ -217,7 +221,7 @@ def test_equal_prompts_and_grammars_and_embeddings(counting: Model, prompts: Pro
     for handle in handles:
         assert answer(handle) == answers(prompts[6], 9, handle.request.sampling)
     assert len(counting[1].decode(answer(limited)[:-1])) == 6
-    without = Engine(*load_without_head(counting), replace(SETTINGS, speculation=0))
+    without = Engine(*load_without_head(counting), replace(SETTINGS, num_speculative_tokens=0))
     other = without.add(Request(prompts[0], 12, DRAWN, grammar=digits))
     finish(without)
     assert answer(other) == answer(limited)
@@ -234,7 +238,7 @@ def load_without_head(model: Model) -> Model:
 def test_the_next_engine_loads_the_pages_of_the_head(
     counting: Model, prompts: Prompts, tmp_path: Path
 ) -> None:
-    settings = replace(SETTINGS, prefix_path=tmp_path / "prefixes")
+    settings = replace(SETTINGS, prefix_cache_path=tmp_path / "prefixes")
     first = Engine(*counting, settings)
     first.add(Request(prompts[6], 3))
     finish(first)
@@ -250,7 +254,9 @@ def test_the_next_engine_loads_the_pages_of_the_head(
 
 def test_settings_that_do_not_fit_a_head(counting: Model, pico: Model) -> None:
     assert isinstance(Engine(*counting, SETTINGS)._drafter, HeadDrafter)
-    with pytest.raises(ValueError, match=r"speculation of at least 1 .* got speculation = 0"):
-        Engine(*counting, replace(SETTINGS, speculation=0))
+    with pytest.raises(
+        ValueError, match=r"num_speculative_tokens of at least 1 .* got num_speculative_tokens = 0"
+    ):
+        Engine(*counting, replace(SETTINGS, num_speculative_tokens=0))
     with pytest.raises(ValueError, match="got a draft model: change it, or load the model without"):
         Engine(*counting, SETTINGS, draft=pico[0])

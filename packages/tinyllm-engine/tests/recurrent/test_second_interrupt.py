@@ -12,7 +12,7 @@ from tinyllm_engine.testing import GREEDY, Oracle
 from tinyllm_qwen import Qwen, Tokenizer
 
 Model = tuple[Qwen, Tokenizer]
-SETTINGS = EngineSettings(8, memory_bytes=1 << 23, max_running=2)
+SETTINGS = EngineSettings(8, kv_cache_memory_bytes=1 << 23, max_num_seqs=2)
 
 
 class TwoInterrupts:
@@ -61,13 +61,17 @@ def answer(handle: RequestState) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("cancels", "speculation"),
+    ("cancels", "num_speculative_tokens"),
     [(False, 2), pytest.param(True, 0, marks=pytest.mark.exhaustive)],
 )
 def test_a_second_ctrl_c_changes_no_answer(
-    hybrid: Model, prompts: list[list[int]], answers: Oracle, cancels: bool, speculation: int
+    hybrid: Model,
+    prompts: list[list[int]],
+    answers: Oracle,
+    cancels: bool,
+    num_speculative_tokens: int,
 ) -> None:
-    engine = Engine(*hybrid, replace(SETTINGS, speculation=speculation))
+    engine = Engine(*hybrid, replace(SETTINGS, num_speculative_tokens=num_speculative_tokens))
     for number in count(1, 4):  # some 280 lines
         handles = [engine.add(Request(prompt, 2)) for prompt in prompts[3:6]]
         with pytest.MonkeyPatch.context() as patch:

@@ -65,14 +65,14 @@ class LoadResults:
 class EngineTarget:
     """An engine in this process."""
 
-    def __init__(self, model: BenchModel, ops: OpSet, max_running: int) -> None:
-        """Build an engine for `max_running` requests at a time, at least two.
+    def __init__(self, model: BenchModel, ops: OpSet, max_num_seqs: int) -> None:
+        """Build an engine for `max_num_seqs` requests at a time, at least two.
 
         The weights of `model` get the layout of `ops`, without a copy.
         """
         _, tokenizer = load("pico")  # the text of the answers is not used
         prepare(ops, model.weights)
-        settings = EngineSettings(max_running=max(max_running, 2), prefix_cache=False)
+        settings = EngineSettings(max_num_seqs=max(max_num_seqs, 2), enable_prefix_caching=False)
         self.engine = Engine(Qwen(model.config, model.weights, ops=ops), tokenizer, settings)
 
     def batch(self, requests: int, tokens: int, seed: int = 0) -> BatchResult:

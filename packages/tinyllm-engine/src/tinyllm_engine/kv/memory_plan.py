@@ -30,10 +30,11 @@ class MemorySettingError(ValueError):
         """Make the message from the bounds and the number of bytes in the settings."""
         if most is None:
             bounds, remedy = f"at least {least}", "give more"
-        elif setting == "memory_bytes":
+        elif setting == "kv_cache_memory_bytes":
             bounds, remedy = f"at most {most}", "give less"
         else:
-            bounds, remedy = f"0, or from {least} to {most}", "change it, or give more memory_bytes"
+            bounds = f"0, or from {least} to {most}"
+            remedy = "change it, or give more kv_cache_memory_bytes"
         super().__init__(f"{setting}: expected {bounds} bytes for {contents}, got {got}: {remedy}")
         self.setting = setting
         self.contents = contents
@@ -61,9 +62,9 @@ def plan_memory(
 ) -> MemoryPlan:
     """Divide the memory of an engine.
 
-    Without recurrent layers, pages take all memory. Otherwise the states of `max_running` requests
+    Without recurrent layers, pages take all memory. Otherwise the states of `max_num_seqs` requests
     and of their draft tokens take up to a quarter of the memory. Snapshots take up to a quarter, or
-    `snapshot_bytes`. Pages take the rest.
+    `snapshot_memory_bytes`. Pages take the rest.
 
     Args:
         settings: the settings of the engine.
@@ -78,22 +79,22 @@ def plan_memory(
     """
     if not page_bytes:
         raise ValueError("model: expected one attention layer or more, got none: use `generate`")
-    drafted = 1 + settings.speculation
+    drafted = 1 + settings.num_speculative_tokens
     least = page_bytes + drafted * state_bytes
-    memory = settings.memory_bytes
+    memory = settings.kv_cache_memory_bytes
     if memory is None:
         memory = _default_bytes(settings, page_bytes, drafted * state_bytes, context_length)
     elif memory < least:
         contents = f"one page of {settings.page_size} tokens"
         if state_bytes:
             contents += f" and {drafted} recurrent state{'s' if drafted > 1 else ''}"
-        raise MemorySettingError("memory_bytes", contents, memory, least=least)
+        raise MemorySettingError("kv_cache_memory_bytes", contents, memory, least=least)
     else:
         _check_free(memory, least)
     if not state_bytes:
         return MemoryPlan(memory // page_bytes)
     fitting = max(drafted, memory // _PART // state_bytes)
-    states = min(settings.max_running * drafted, fitting, (memory - page_bytes) // state_bytes)
+    states = min(settings.max_num_seqs * drafted, fitting, (memory - page_bytes) // state_bytes)
     left = memory - states * state_bytes - page_bytes
     snapshots = _snapshots(settings, state_bytes, min(memory // _PART, left), left)
     pages = (memory - (states + snapshots) * state_bytes) // page_bytes
@@ -110,7 +111,7 @@ def _check_free(memory: int, least: int) -> None:
     most = cache_bytes(free_memory())
     if memory > most:
         contents = "pages and states, within the free memory"
-        raise MemorySettingError("memory_bytes", contents, memory, least=least, most=most)
+        raise MemorySettingError("kv_cache_memory_bytes", contents, memory, least=least, most=most)
 
 
 def _snapshots(settings: EngineSettings, state_bytes: int, default: int, most: int) -> int:
@@ -122,14 +123,14 @@ def _snapshots(settings: EngineSettings, state_bytes: int, default: int, most: i
         default: bytes for snapshots, if the settings do not give them.
         most: bytes that one page and the states of requests leave.
     """
-    if not settings.prefix_cache:
+    if not settings.enable_prefix_caching:
         return 0
-    wanted = settings.snapshot_bytes
+    wanted = settings.snapshot_memory_bytes
     if wanted is None:
         return default // state_bytes
     if wanted > most or 0 < wanted < state_bytes:
         raise MemorySettingError(
-            "snapshot_bytes", "snapshots", wanted, least=state_bytes, most=most
+            "snapshot_memory_bytes", "snapshots", wanted, least=state_bytes, most=most
         )
     return wanted // state_bytes
 
@@ -152,4 +153,4 @@ def _default_bytes(
         context = max(2 * context, _PART * state_bytes)
     # Touching a gigabyte takes about a second, so the default is limited.
     limit = max(context, _DEFAULT_BYTES)
-    return max(least, min(settings.max_running * context, limit, free_memory() // 2))
+    return max(least, min(settings.max_num_seqs * context, limit, free_memory() // 2))

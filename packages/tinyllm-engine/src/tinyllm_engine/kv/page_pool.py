@@ -66,7 +66,7 @@ class PagePool:
     @property
     def max_cached_pages(self) -> int | None:
         """The most pages that only the prefix cache holds; None for no limit."""
-        limit = self._settings.prefix_cache_bytes
+        limit = self._settings.prefix_cache_memory_bytes
         return None if limit is None else limit // self.page_bytes
 
     def renew(self) -> None:

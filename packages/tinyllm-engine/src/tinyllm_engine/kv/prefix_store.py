@@ -233,8 +233,8 @@ def make_prefix_store(
     """
     if model.num_ranks > 1:
         raise ValueError(
-            "prefix_path: expected no file with several ranks, whose pages one file cannot hold, "
-            f"got {model.num_ranks} ranks: leave it out, and do not call save_prefixes"
+            "prefix_cache_path: expected no file with several ranks, whose pages one file cannot "
+            f"hold, got {model.num_ranks} ranks: leave it out, and do not call save_prefixes"
         )
     identity = f"{model_fingerprint(model)} {settings.page_size} {settings.kv_bits}"
     return PrefixStore(block_manager, snapshots, caches, identity)

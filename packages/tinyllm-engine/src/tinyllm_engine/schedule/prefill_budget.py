@@ -25,7 +25,7 @@ class PrefillBudget:
 
     Attributes:
         seconds: the target duration of the prefill in a step.
-        max_tokens: the upper limit of `tokens`.
+        max_num_batched_tokens: the upper limit of `tokens`.
         tokens: the number of prompt tokens for the next step.
         tokens_alone: the same for a step while no request decodes.
     """
@@ -33,13 +33,15 @@ class PrefillBudget:
     def __init__(self, settings: EngineSettings, experts: Experts | None = None) -> None:
         """Start with a small number of tokens, until the first measurement."""
         self.seconds = settings.step_seconds
-        self.max_tokens = settings.prefill_tokens
+        self.max_num_batched_tokens = settings.max_num_batched_tokens
         self._least = _TILE
         if experts is not None:
             tokens = _ROWS_PER_EXPERT * experts.num_experts // experts.num_experts_per_tok
             self._least = max(tokens // _TILE * _TILE, _TILE)
         self._rate: float | None = None  # tokens per second
-        self.tokens = self.tokens_alone = min(max(4 * _TILE, self._least), self.max_tokens)
+        self.tokens = self.tokens_alone = min(
+            max(4 * _TILE, self._least), self.max_num_batched_tokens
+        )
 
     def observe(self, tokens: int, seconds: float) -> None:
         """Update the speed and `tokens` after a step prefilled `tokens` tokens in `seconds`."""
@@ -51,4 +53,4 @@ class PrefillBudget:
     def _whole_tiles(self, tokens: float) -> int:
         """Return a number of tokens in whole tiles, within the limits."""
         whole = int(tokens) // _TILE * _TILE
-        return min(max(whole, self._least), self.max_tokens)
+        return min(max(whole, self._least), self.max_num_batched_tokens)

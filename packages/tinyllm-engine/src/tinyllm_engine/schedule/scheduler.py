@@ -33,7 +33,7 @@ class Scheduler:
     tokens between the prompts.
 
     Tenants share the engine's time as `TenantTime` describes. They share the seats (the
-    `max_running` places among the running requests) and the pages as `TenantQuotas` describes. The
+    `max_num_seqs` places among the running requests) and the pages as `TenantQuotas` describes. The
     queue order of the requests is their order of arrival, and a level of priority
     counts as `PATIENCE` arrivals. A tenant's requests are admitted in queue order, but groups of
     requests take turns. If pages run out, the last request in queue order of the tenant that uses
@@ -42,25 +42,25 @@ class Scheduler:
 
     Attributes:
         block_manager: the allocation of pages.
-        max_running: the largest number of requests that hold pages.
+        max_num_seqs: the largest number of requests that hold pages.
         states: the slots of recurrent state; None for models without recurrent layers.
-        prefix_cache: True if requests share the pages of equal prefixes.
+        enable_prefix_caching: True if requests share the pages of equal prefixes.
         preemptions: the number of preemptions so far.
     """
 
     def __init__(
         self,
         block_manager: BlockManager,
-        max_running: int,
+        max_num_seqs: int,
         states: StateSlots | None = None,
         *,
-        prefix_cache: bool = True,
+        enable_prefix_caching: bool = True,
     ) -> None:
         """Make a scheduler without requests."""
         self.block_manager = block_manager
         self.states = states
-        self.max_running = max_running if states is None else min(max_running, states.capacity)
-        self.prefix_cache = prefix_cache
+        self.max_num_seqs = max_num_seqs if states is None else min(max_num_seqs, states.capacity)
+        self.enable_prefix_caching = enable_prefix_caching
         self.preemptions = 0
         self._time = TenantTime()
         self._is_shared = False  # True if the running requests belong to several tenants
@@ -123,7 +123,7 @@ class Scheduler:
         Raises:
             EngineFullError: if no queue is longer than the queue of `tenant` will be.
         """
-        if self.waiting + len(self._running) < max_waiting + self.max_running:
+        if self.waiting + len(self._running) < max_waiting + self.max_num_seqs:
             return None
         own = sum(each.tenant == tenant for each in self._waiting)
         queues = by_tenant(each for each in self._waiting if not each.generated)
@@ -173,7 +173,7 @@ class Scheduler:
         page_size = self.block_manager.page_size
         if self.states is not None:
             self.states.update(request, computed)
-        if self.prefix_cache:
+        if self.enable_prefix_caching:
             end = computed if self.states is None else min(computed, request.num_prompt_tokens)
             full = range(request.num_computed_tokens // page_size, end // page_size)
             hashes = request.block_hashes(page_size) if full else []
@@ -220,7 +220,7 @@ class Scheduler:
     def _admit(self) -> None:
         """Allocate seats and pages for waiting requests, the tenant with the fewest seats first."""
         prefixes = PrefixLookup(
-            self.block_manager, self.states, self._running, enabled=self.prefix_cache
+            self.block_manager, self.states, self._running, enabled=self.enable_prefix_caching
         )
         quotas = self._quotas()
         queues = by_tenant(self._waiting)
@@ -319,7 +319,7 @@ class Scheduler:
 
     def _quotas(self) -> TenantQuotas:
         """Count the seats and pages of all tenants."""
-        return TenantQuotas(self._waiting, self._running, self.max_running, self.block_manager)
+        return TenantQuotas(self._waiting, self._running, self.max_num_seqs, self.block_manager)
 
     def _next_to_preempt(self) -> RequestState:
         """Return the last running request of the tenant that uses most pages for its weight."""

@@ -170,10 +170,10 @@ def make_state_slots(plan: MemoryPlan, settings: EngineSettings) -> StateSlots |
     """Return the slots of an engine; None for a model without recurrent layers."""
     if not plan.num_states:
         return None
-    if settings.prefix_cache and not plan.num_snapshots:
+    if settings.enable_prefix_caching and not plan.num_snapshots:
         _log.warning(
             "requests share no prefixes: the memory has no room for a snapshot of recurrent states"
         )
-    if plan.num_states < settings.max_running:
+    if plan.num_states < settings.max_num_seqs:
         _log.info("the memory has room for the recurrent states of %d requests", plan.num_states)
     return StateSlots(plan.num_states, plan.num_snapshots, settings.page_size)

@@ -23,8 +23,8 @@ def last_of(requests: Sequence[RequestState], tenant: str) -> RequestState:
 class TenantQuotas:
     """Seats and pages of tenants in use, and the quotas that their weights entitle them to.
 
-    A seat is the right to run: `max_running` requests run at a time. A tenant may use more than its
-    quota while other tenants use less. A tenant below its quota takes seats and pages back from
+    A seat is the right to run: `max_num_seqs` requests run at a time. A tenant may use more than
+    its quota while other tenants use less. A tenant below its quota takes seats and pages back from
     tenants above theirs, and never gets more than its quota in this way. A preempted tenant is
     therefore at or above its quota, and cannot take anything back in turn.
     """
@@ -33,7 +33,7 @@ class TenantQuotas:
         self,
         waiting: Sequence[RequestState],
         running: Sequence[RequestState],
-        max_running: int,
+        max_num_seqs: int,
         block_manager: BlockManager,
     ) -> None:
         """Count the seats and pages of the running requests.
@@ -42,11 +42,11 @@ class TenantQuotas:
             waiting: the requests in the queue. Their tenants have a quota too.
             running: the running requests, in queue order: the list of the scheduler, which changes
                 when requests are admitted or preempted.
-            max_running: the number of all seats.
+            max_num_seqs: the number of all seats.
             block_manager: the allocation of pages.
         """
         self._running = running
-        self._max_running = max_running
+        self._max_num_seqs = max_num_seqs
         self._block_manager = block_manager
         self._weights = {each.tenant: each.weight for each in waiting}
         self._count()
@@ -86,8 +86,8 @@ class TenantQuotas:
         left, available = list(self._running), manager.available
         victims: list[RequestState] = []
         released: Counter[int] = Counter()  # the victims that hold each page
-        while len(left) >= self._max_running or needed + len(left) > available:
-            if len(left) >= self._max_running:
+        while len(left) >= self._max_num_seqs or needed + len(left) > available:
+            if len(left) >= self._max_num_seqs:
                 above = self._seat_from(tenant)
             else:
                 above = self._pages_from(tenant, found + needed)
@@ -143,7 +143,7 @@ class TenantQuotas:
         self._groups[tenant, request.group] -= 1
 
     def _seat_quota(self, tenant: str) -> int:
-        return max(1, int(self._max_running * (self._weights[tenant] / self._total)))
+        return max(1, int(self._max_num_seqs * (self._weights[tenant] / self._total)))
 
     def _page_quota(self, tenant: str) -> int:
         return int(self._block_manager.num_pages * (self._weights[tenant] / self._total))

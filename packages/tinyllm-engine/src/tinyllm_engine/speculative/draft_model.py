@@ -34,7 +34,7 @@ class DraftModel(Drafter):
         *,
         draft_vocab_size: int,
         vocab_size: int,
-        prefill_tokens: int,
+        max_num_batched_tokens: int,
     ) -> None:
         """Make a drafter.
 
@@ -43,14 +43,14 @@ class DraftModel(Drafter):
             reserve: allocates pages for the first tokens of a request: see `Scheduler.reserve`.
             draft_vocab_size: the vocabulary size of the small model.
             vocab_size: the vocabulary size of the tokenizer. Larger ids are never proposed.
-            prefill_tokens: the most missing tokens that are prefilled in a step.
+            max_num_batched_tokens: the most missing tokens that are prefilled in a step.
         """
         self._runner = runner
         self._progress = DraftProgress(runner.num_pages, runner.page_size)
         self._reserve = reserve
         self._draft_vocab_size = draft_vocab_size
         self._vocab_size = vocab_size
-        self._prefill_tokens = prefill_tokens
+        self._prefill_tokens = max_num_batched_tokens
         # The end position of the tokens computed for the latest draft of each request. If draft
         # tokens are rejected, their positions are computed again for the next draft, or removed
         # from the record by a step without a draft.

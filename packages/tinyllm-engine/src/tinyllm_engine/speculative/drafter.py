@@ -40,7 +40,10 @@ class Drafter:
 
 
 def propose_drafts(
-    drafter: Drafter, requests: Sequence[RequestState], speculation: int, total: int | None = None
+    drafter: Drafter,
+    requests: Sequence[RequestState],
+    num_speculative_tokens: int,
+    total: int | None = None,
 ) -> list[RequestState]:
     """Propose draft tokens of requests, up to the first token that a grammar forbids.
 
@@ -48,14 +51,14 @@ def propose_drafts(
         drafter: the source of draft tokens.
         requests: running requests, in the order in which they are served. Paused requests get no
             draft tokens.
-        speculation: the most draft tokens of a request.
+        num_speculative_tokens: the most draft tokens of a request.
         total: the most draft tokens of all requests; None for any number.
 
     Returns:
         The requests for which the drafter has computed. Some of them may have no draft token.
     """
     active = [request for request in requests if not is_paused(request)]
-    limits = draft_limits(active, speculation, total)
+    limits = draft_limits(active, num_speculative_tokens, total)
     drafter.propose(limits)
     for request in limits:
         if request.constraint is not None:
@@ -64,20 +67,20 @@ def propose_drafts(
 
 
 def draft_limits(
-    requests: Sequence[RequestState], speculation: int, total: int | None = None
+    requests: Sequence[RequestState], num_speculative_tokens: int, total: int | None = None
 ) -> dict[RequestState, int]:
     """Return the most draft tokens allowed for each request that chooses a next token.
 
     Args:
         requests: running requests, in the order in which they are served.
-        speculation: the most draft tokens of a request.
+        num_speculative_tokens: the most draft tokens of a request.
         total: the most draft tokens of all requests; None for any number.
     """
     limits = dict[RequestState, int]()
-    left = speculation * len(requests) if total is None else total
+    left = num_speculative_tokens * len(requests) if total is None else total
     for request in requests:
         if not request.is_prefilling and request.num_computed_tokens == len(request.tokens) - 1:
-            limit = min(speculation, request.remaining - 1, left)
+            limit = min(num_speculative_tokens, request.remaining - 1, left)
             if limit > 0:
                 limits[request] = limit
                 left -= limit

@@ -39,21 +39,21 @@ def make_drafter(
         ValueError: if the draft model or the draft head does not fit the settings, or the draft
             model does not fit the tokenizer.
     """
-    speculation, vocab_size = settings.speculation, tokenizer.vocab_size
+    num_speculative_tokens, vocab_size = settings.num_speculative_tokens, tokenizer.vocab_size
     if head is not None:
-        if draft is not None or not speculation:
-            got = "a draft model" if draft is not None else "speculation = 0"
+        if draft is not None or not num_speculative_tokens:
+            got = "a draft model" if draft is not None else "num_speculative_tokens = 0"
             raise ValueError(
-                "draft_head: expected speculation of at least 1 without a draft model, got "
-                f"{got}: change it, or load the model without draft_head"
+                "draft_head: expected num_speculative_tokens of at least 1 without a draft model, "
+                f"got {got}: change it, or load the model without draft_head"
             )
         return HeadDrafter(head, reserve, vocab_size=vocab_size)
     if draft is None:
-        return PromptLookup() if speculation else None
-    if not speculation:
+        return PromptLookup() if num_speculative_tokens else None
+    if not num_speculative_tokens:
         raise ValueError(
-            "speculation: expected at least 1 with a draft model, got 0: set it, or drop the "
-            "draft model"
+            "num_speculative_tokens: expected at least 1 with a draft model, got 0: set it, or "
+            "drop the draft model"
         )
     if draft.config.vocab_size < vocab_size:
         raise ValueError(
@@ -65,5 +65,5 @@ def make_drafter(
         reserve,
         draft_vocab_size=draft.config.vocab_size,
         vocab_size=vocab_size,
-        prefill_tokens=settings.prefill_tokens,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
     )

@@ -53,20 +53,25 @@ class SchedulerMemory:
     """
 
     def __init__(
-        self, num_pages: int, max_running: int = 4, *, states: int | None = None, snapshots: int = 0
+        self,
+        num_pages: int,
+        max_num_seqs: int = 4,
+        *,
+        states: int | None = None,
+        snapshots: int = 0,
     ) -> None:
         """Make a scheduler with `num_pages` empty pages of `PAGE` tokens.
 
         Args:
             num_pages: the number of pages.
-            max_running: the number of seats.
+            max_num_seqs: the number of seats.
             states: the number of slots for recurrent states of requests; None for a model without
                 recurrent layers.
             snapshots: the number of slots for snapshots.
         """
         self.block_manager = BlockManager(num_pages, PAGE)
         self.states = None if states is None else StateSlots(states, snapshots, PAGE)
-        self.scheduler = Scheduler(self.block_manager, max_running, self.states)
+        self.scheduler = Scheduler(self.block_manager, max_num_seqs, self.states)
         self.slots: dict[int, tuple[int, ...]] = {}
         self.saved: dict[int, tuple[int, ...]] = {}
         self.arrivals = 0

@@ -133,7 +133,7 @@ def pages_of(
     model: LanguageModel, num_pages: int, page_size: int, draft: LanguageModel | None = None
 ) -> int:
     """Return the size of `num_pages` pages of a model and a draft model, in bytes."""
-    settings = EngineSettings(page_size, memory_bytes=1 << 24)
+    settings = EngineSettings(page_size, kv_cache_memory_bytes=1 << 24)
     return num_pages * PagePool(model, settings, draft).page_bytes
 
 
@@ -148,7 +148,7 @@ def run_schedule(
     requests: int = 14,
     failures: float = 0.0,
     tenants: int = 1,
-    prefix_path: Path | None = None,
+    prefix_cache_path: Path | None = None,
 ) -> Tally:
     """Add, preempt and cancel requests at random, in an engine with random settings.
 
@@ -167,8 +167,8 @@ def run_schedule(
         failures: the probability that a pass fails.
         tenants: the number of tenants, with different weights and prefix caches. The times of the
             machine then change the schedule, which no seed repeats.
-        prefix_path: a file. After half of the requests, the engine saves its prefix cache there,
-            and a new engine loads it. None for one engine.
+        prefix_cache_path: a file. After half of the requests, the engine saves its prefix cache
+            there, and a new engine loads it. None for one engine.
 
     Returns:
         The counts of the schedule.
@@ -185,12 +185,12 @@ def run_schedule(
     num_pages = draw.choice([longest + 1, 2 * longest, 400])
     settings = EngineSettings(
         page_size=page_size,
-        memory_bytes=pages_of(model, num_pages, page_size, draft),
-        max_running=draw.choice([2, 5, 32]),
-        prefill_tokens=draw.choice([2, 7, 64, 512]),
+        kv_cache_memory_bytes=pages_of(model, num_pages, page_size, draft),
+        max_num_seqs=draw.choice([2, 5, 32]),
+        max_num_batched_tokens=draw.choice([2, 7, 64, 512]),
         step_seconds=1000.0,  # the speed of the machine must not change the schedule
-        prefix_cache=draw.random() < 0.8,
-        speculation=draw.choice([1, 3, 5] if draft is not None or has_head else [0, 3]),
+        enable_prefix_caching=draw.random() < 0.8,
+        num_speculative_tokens=draw.choice([1, 3, 5] if draft is not None or has_head else [0, 3]),
     )
     if model.state_bytes():
         settings = _with_states(model, settings, own.choice([1, 3, 12, 60]))
@@ -199,17 +199,22 @@ def run_schedule(
         engine = Engine(model, tokenizer, settings, draft=draft)
         if failures:
             engine._runner = _UnreliableRunner(engine._runner, random.Random(seed), failures)
-        if model.state_bytes() and settings.speculation and draft is None and not has_head:
+        if (
+            model.state_bytes()
+            and settings.num_speculative_tokens
+            and draft is None
+            and not has_head
+        ):
             engine._drafter = KnownAnswers(oracle, own)
         return engine
 
     engine, tally = make(settings), Tally()
     handles: list[RequestState] = []
     for number in range(requests):
-        if prefix_path is not None and number == requests // 2:
+        if prefix_cache_path is not None and number == requests // 2:
             tally += _end(engine, seed, failures) + Tally(restarts=1)
-            engine.save_prefixes(prefix_path)
-            engine = make(replace(settings, prefix_path=prefix_path))
+            engine.save_prefixes(prefix_cache_path)
+            engine = make(replace(settings, prefix_cache_path=prefix_cache_path))
         sampling = draw.choice([GREEDY, GREEDY, DRAWN, PENALIZED])
         count = draw.choice([1, 2, 9, _LONGEST_ANSWER])
         priority = draw.randrange(-1, 2)
@@ -241,15 +246,15 @@ def run_schedule(
 
 def _with_states(model: LanguageModel, settings: EngineSettings, count: int) -> EngineSettings:
     """Return settings with memory for as many pages, and for `count` snapshots in addition."""
-    assert settings.memory_bytes is not None
+    assert settings.kv_cache_memory_bytes is not None
     page_bytes, context = model.page_bytes(settings.page_size), model.config.context_length
-    pages, snapshots = settings.memory_bytes, count * model.state_bytes()
-    memory = pages + snapshots + (1 + settings.speculation) * model.state_bytes()
+    pages, snapshots = settings.kv_cache_memory_bytes, count * model.state_bytes()
+    memory = pages + snapshots + (1 + settings.num_speculative_tokens) * model.state_bytes()
     while True:
-        rest = replace(settings, memory_bytes=memory, snapshot_bytes=0)
+        rest = replace(settings, kv_cache_memory_bytes=memory, snapshot_memory_bytes=0)
         states = plan_memory(rest, page_bytes, model.state_bytes(), context).num_states
         if memory - states * model.state_bytes() - snapshots >= pages:
-            return replace(settings, memory_bytes=memory, snapshot_bytes=snapshots)
+            return replace(settings, kv_cache_memory_bytes=memory, snapshot_memory_bytes=snapshots)
         memory += model.state_bytes()
 
 
