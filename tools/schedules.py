@@ -49,7 +49,7 @@ def run(count: int, first: int, hybrid: bool, folder: Path) -> None:
     oracles = [Oracle(*each) for each in models]
     first_model, tokenizer = models[0]
     prompts = sample_prompts(tokenizer)
-    drafts = [None, None, None, first_model, noise(first_model)] if not hybrid else [None]
+    draft_models = [None, None, None, first_model, noise(first_model)] if not hybrid else [None]
     tally, began = Tally(), time.monotonic()
     for seed in range(first, first + count):
         number = seed // 3 % len(models)
@@ -58,7 +58,7 @@ def run(count: int, first: int, hybrid: bool, folder: Path) -> None:
             prompts,
             oracles[number],
             seed,
-            draft=drafts[seed % len(drafts)],
+            draft_model=draft_models[seed % len(draft_models)],
             failures=0.0 if seed % 3 else 0.05,
             prefix_cache_path=folder / "prefixes" if hybrid and seed % 2 else None,
         )

@@ -110,6 +110,6 @@ def test_options_that_only_the_server_can_set_are_refused(options: dict[str, Any
 
 
 def test_the_default_number_of_draft_tokens() -> None:
-    assert Settings().draft_tokens == 0
-    assert Settings(draft_model="mtp").draft_tokens == 2
-    assert Settings(draft_model="mtp", num_speculative_tokens=5).draft_tokens == 5
+    assert Settings().num_draft_tokens == 0
+    assert Settings(draft_model="mtp").num_draft_tokens == 2
+    assert Settings(draft_model="mtp", num_speculative_tokens=5).num_draft_tokens == 5

@@ -135,10 +135,10 @@ def test_invalid_settings_are_refused(wrong: dict[str, Any], expected: str) -> N
 
 
 def test_the_default_number_of_draft_tokens() -> None:
-    assert Settings().draft_tokens == 0
-    assert Settings(draft_model="pico").draft_tokens == 4
-    assert Settings(draft_model="mtp").draft_tokens == 2
-    assert Settings(draft_model="pico", num_speculative_tokens=7).draft_tokens == 7
+    assert Settings().num_draft_tokens == 0
+    assert Settings(draft_model="pico").num_draft_tokens == 4
+    assert Settings(draft_model="mtp").num_draft_tokens == 2
+    assert Settings(draft_model="pico", num_speculative_tokens=7).num_draft_tokens == 7
 
 
 def test_older_names_of_options_still_work() -> None:

@@ -59,9 +59,9 @@ def assert_pages_are_alike(engine: Engine, request: RequestState) -> None:
 def test_any_draft_leaves_the_tokens_of_a_request_alone(
     pico: Model, prompts: list[list[int]], generated: Oracle, seed: int, is_right: bool
 ) -> None:
-    draft = pico[0] if is_right else noise(pico)
-    tally = run_schedule(*pico, prompts, generated, seed, draft=draft, requests=8)
-    assert tally.drafted > 0
+    draft_model = pico[0] if is_right else noise(pico)
+    tally = run_schedule(*pico, prompts, generated, seed, draft_model=draft_model, requests=8)
+    assert tally.num_draft_tokens > 0
 
 
 def test_a_model_that_drafts_for_itself_is_always_accepted(
@@ -71,7 +71,7 @@ def test_a_model_that_drafts_for_itself_is_always_accepted(
     page = PagePool(pico[0], EngineSettings(4, kv_cache_memory_bytes=1 << 24), pico[0]).page_bytes
     longest = -(-(max(map(len, prompts)) + 30) // 4)
     settings = EngineSettings(4, kv_cache_memory_bytes=page * 2 * longest, num_speculative_tokens=4)
-    engine = Engine(*pico, settings, draft=pico[0])
+    engine = Engine(*pico, settings, draft_model=pico[0])
     for again in (False, True):
         for prompt in prompts:
             engine.add(Request(prompt, 26, ignore_end=True))
@@ -84,7 +84,7 @@ def test_a_model_that_drafts_for_itself_is_always_accepted(
 def test_five_tokens_come_in_a_step_and_none_is_computed_twice(
     pico: Model, prompts: list[list[int]]
 ) -> None:
-    engine = Engine(*pico, EngineSettings(num_speculative_tokens=4), draft=pico[0])
+    engine = Engine(*pico, EngineSettings(num_speculative_tokens=4), draft_model=pico[0])
     handles = [engine.add(Request(prompt, 50, ignore_end=True)) for prompt in prompts[:3]]
     progress = engine._drafter._progress
     for _ in range(12):
@@ -97,7 +97,7 @@ def test_five_tokens_come_in_a_step_and_none_is_computed_twice(
 
 
 def test_a_page_that_is_copied_is_copied_for_both(pico: Model, prompts: list[list[int]]) -> None:
-    engine = Engine(*pico, EngineSettings(32, num_speculative_tokens=4), draft=pico[0])
+    engine = Engine(*pico, EngineSettings(32, num_speculative_tokens=4), draft_model=pico[0])
     prompt = prompts[9]
     assert len(prompt) == 64
     engine.add(Request(prompt, 1))
@@ -115,7 +115,7 @@ def test_missing_pages_are_computed_before_the_draft_model_proposes(
     pico: Model, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = EngineSettings(4, num_speculative_tokens=3, max_num_batched_tokens=16)
-    engine = Engine(*pico, settings, draft=pico[0])
+    engine = Engine(*pico, settings, draft_model=pico[0])
     with monkeypatch.context() as paused:
         paused.setattr(drafter, "is_paused", lambda _: True)
         first = engine.add(Request(prompts[0], 60, ignore_end=True))
@@ -140,7 +140,9 @@ def test_the_draft_model_computes_only_prompts_that_it_will_continue(
     pico: Model, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Engine(
-        *pico, EngineSettings(num_speculative_tokens=2, enable_prefix_caching=False), draft=pico[0]
+        *pico,
+        EngineSettings(num_speculative_tokens=2, enable_prefix_caching=False),
+        draft_model=pico[0],
     )
     prefill, passes = engine._drafter._runner.prefill, list[tuple[int, int]]()
 
@@ -160,7 +162,7 @@ def test_the_draft_model_computes_only_prompts_that_it_will_continue(
 
 
 def test_rejected_drafts_pause_speculation(pico: Model, prompts: list[list[int]]) -> None:
-    engine = Engine(*pico, EngineSettings(num_speculative_tokens=4), draft=noise(pico))
+    engine = Engine(*pico, EngineSettings(num_speculative_tokens=4), draft_model=noise(pico))
     engine.add(Request(prompts[0], 100, ignore_end=True))
     finish(engine)
     assert 0 < engine.stats.draft_tokens < 100
@@ -172,7 +174,7 @@ def test_drafts_keep_to_the_grammar(pico: Model, prompts: list[list[int]]) -> No
     alone = Engine(*pico)
     wanted = alone.add(request)
     finish(alone)
-    engine = Engine(*pico, EngineSettings(num_speculative_tokens=4), draft=pico[0])
+    engine = Engine(*pico, EngineSettings(num_speculative_tokens=4), draft_model=pico[0])
     handle = engine.add(request)
     finish(engine)
     assert answer(handle) == answer(wanted)
@@ -183,7 +185,7 @@ def test_ids_unknown_to_the_draft_model_end_the_drafts_of_one_request(
 ) -> None:
     padded = noise(pico, vocab_size=pico[0].config.vocab_size + 8)
     prompt = [*prompts[0], padded.config.vocab_size - 2, 5]
-    engine = Engine(padded, pico[1], EngineSettings(num_speculative_tokens=2), draft=pico[0])
+    engine = Engine(padded, pico[1], EngineSettings(num_speculative_tokens=2), draft_model=pico[0])
     handles = [engine.add(Request(each, 9, ignore_end=True)) for each in (prompt, prompts[0])]
     for _ in range(3):
         engine.step()
@@ -194,10 +196,10 @@ def test_ids_unknown_to_the_draft_model_end_the_drafts_of_one_request(
 
 def test_a_draft_model_of_another_vocabulary_is_refused(pico: Model) -> None:
     settings = EngineSettings(num_speculative_tokens=2)
-    with pytest.raises(ValueError, match="draft: expected a model of the same tokenizer"):
-        Engine(*pico, settings, draft=noise(pico, vocab_size=pico[1].vocab_size - 1))
+    with pytest.raises(ValueError, match="draft_model: expected a model of the same tokenizer"):
+        Engine(*pico, settings, draft_model=noise(pico, vocab_size=pico[1].vocab_size - 1))
     with pytest.raises(ValueError, match="num_speculative_tokens: expected at least 1"):
-        Engine(*pico, draft=pico[0])
+        Engine(*pico, draft_model=pico[0])
 
 
 def test_both_models_share_the_memory(pico: Model) -> None:
@@ -229,7 +231,7 @@ def test_requests_that_share_pages_catch_up_once(pico: Model, length: int) -> No
     """Two requests share pages with tokens that the draft model has not computed."""
     model, tokenizer = pico
     settings = EngineSettings(page_size=8, kv_cache_memory_bytes=1 << 22, num_speculative_tokens=3)
-    engine = Engine(model, tokenizer, settings, draft=noise(pico))
+    engine = Engine(model, tokenizer, settings, draft_model=noise(pico))
     sampling = SamplingParams(temperature=8.0, seed=0)  # drafts are rejected, then paused
     prompt = tokenizer.encode("what does rmsnorm do?")
     first = engine.add(Request(prompt, length, sampling, ignore_end=True))

@@ -71,11 +71,11 @@ def test_a_failed_pass_changes_no_token(
     failing: int,
     num_speculative_tokens: int,
 ) -> None:
-    model, draft = Failing(pico[0]), pico[0] if num_speculative_tokens else None
+    model, draft_model = Failing(pico[0]), pico[0] if num_speculative_tokens else None
     settings = EngineSettings(
         8, max_num_batched_tokens=64, num_speculative_tokens=num_speculative_tokens, max_num_seqs=6
     )
-    engine = Engine(model, pico[1], settings, draft=draft)
+    engine = Engine(model, pico[1], settings, draft_model=draft_model)
     finished = engine.add(Request(prompts[6], 2))
     finish(engine)
     assert engine.stats.pages_cached > 0

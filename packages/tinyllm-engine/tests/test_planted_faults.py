@@ -97,8 +97,8 @@ def test_random_schedules_find_the_fault(
     monkeypatch.setattr(owner, name, with_fault(getattr(owner, name), old, new))
     for seed in range(SEEDS):
         try:
-            draft = wrong_drafts if seed % 2 else None
-            run_schedule(*pico, prompts, generated, seed, draft=draft)
+            draft_model = wrong_drafts if seed % 2 else None
+            run_schedule(*pico, prompts, generated, seed, draft_model=draft_model)
         except (AssertionError, ValueError, IndexError, KeyError):
             return
     pytest.fail(f"{SEEDS} schedules pass with the fault")

@@ -261,7 +261,9 @@ def test_a_draft_model_computes_the_pages_of_a_file(
     first.save_prefixes(path)
     # The file has the keys and values of the model only, so the draft model computes its own.
     engine = Engine(
-        *pico, replace(SETTINGS, prefix_cache_path=path, num_speculative_tokens=3), draft=pico[0]
+        *pico,
+        replace(SETTINGS, prefix_cache_path=path, num_speculative_tokens=3),
+        draft_model=pico[0],
     )
     for handle in ask(engine, prompts):
         assert answer(handle) == generated(handle.request.prompt, 12, SamplingParams())

@@ -44,9 +44,13 @@ class Schedules(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject) -> None:
         self.world.scheduler.remove(self.live.pop(data.draw(st.integers(0, len(self.live) - 1))))
 
-    @rule(budget=st.integers(2, 12), drafts=st.integers(0, 3), seconds=st.floats(0, 0.1))
-    def step(self, budget: int, drafts: int = 0, seconds: float = 0.03) -> None:
-        ended = self.world.step(budget, drafts)
+    @rule(
+        budget=st.integers(2, 12),
+        num_speculative_tokens=st.integers(0, 3),
+        seconds=st.floats(0, 0.1),
+    )
+    def step(self, budget: int, num_speculative_tokens: int = 0, seconds: float = 0.03) -> None:
+        ended = self.world.step(budget, num_speculative_tokens)
         self.world.scheduler.charge_prefill(self.world.last.prefill, seconds)
         self.world.scheduler.charge_decode(self.world.last.decode, seconds)
         for request in ended:

@@ -188,7 +188,7 @@ class Settings:
         return self.max_tokens or MAX_TOKENS
 
     @property
-    def draft_tokens(self) -> int:
+    def num_draft_tokens(self) -> int:
         """The most draft tokens of a step."""
         if self.draft_model is None:
             return 0

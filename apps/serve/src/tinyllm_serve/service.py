@@ -137,7 +137,7 @@ class Service(ServedModel):
             "weight_bytes": self._weight_bytes,
             "ranks": None if self._group is None else self._group.member.ranks.size,
             "draft_model": self.settings.draft_model,
-            "num_speculative_tokens": self.settings.draft_tokens or None,
+            "num_speculative_tokens": self.settings.num_draft_tokens or None,
         }
 
     async def failed(self) -> str:
@@ -193,10 +193,10 @@ class Service(ServedModel):
         self.defaults.sampling()  # raises here, and not at the first request, if out of range
         model: LanguageModel
         ops, dtype = self.backend.ops, self.backend.dtype
-        drafts = settings.draft_model == DRAFT_HEAD
+        uses_draft_head = settings.draft_model == DRAFT_HEAD
         if self._group is None:
-            model, tokenizer = load(folder, ops=ops, dtype=dtype, draft_head=drafts)
-        elif drafts:
+            model, tokenizer = load(folder, ops=ops, dtype=dtype, draft_head=uses_draft_head)
+        elif uses_draft_head:
             raise ServeError(
                 "--draft-model mtp: expected one process, got several ranks: leave the option "
                 "out, or name a draft model"
@@ -213,11 +213,11 @@ class Service(ServedModel):
             )
         if settings.snapshot_memory is not None and not model.state_bytes():
             _log.warning("--snapshot-memory has no effect: the model has no recurrent layers")
-        draft = None
-        if settings.draft_model is not None and not drafts:
-            draft = load_draft_model(settings.draft_model, tokenizer, self.backend)
+        draft_model = None
+        if settings.draft_model is not None and not uses_draft_head:
+            draft_model = load_draft_model(settings.draft_model, tokenizer, self.backend)
         try:
-            engine = Engine(model, tokenizer, _engine_settings(settings), draft=draft)
+            engine = Engine(model, tokenizer, _engine_settings(settings), draft_model=draft_model)
         except MemorySettingError as error:
             raise _memory_error(error, settings) from error
         self.page_tokens = engine.stats.pages_total * settings.page_size
@@ -240,7 +240,7 @@ def load_draft_model(name: str, tokenizer: Tokenizer, backend: BackendChoice) ->
         ServeError: if token ids of the draft model mean other text than in `tokenizer`.
         CheckpointError, HubError, ValueError: if the draft model cannot be loaded.
     """
-    draft, own = load(name, ops=backend.ops, dtype=backend.dtype)
+    draft_model, own = load(name, ops=backend.ops, dtype=backend.dtype)
     if own.vocab_size != tokenizer.vocab_size:
         raise ServeError(
             f"--draft-model: expected the {tokenizer.vocab_size} tokens of the model, "
@@ -253,7 +253,7 @@ def load_draft_model(name: str, tokenizer: Tokenizer, backend: BackendChoice) ->
                 f"--draft-model: expected the tokens of the model, but {token} is {actual!r} in "
                 f"{name} and not {expected!r}: take a smaller model of the same family"
             )
-    return draft
+    return draft_model
 
 
 def _engine_settings(settings: Settings) -> EngineSettings:
@@ -270,7 +270,7 @@ def _engine_settings(settings: Settings) -> EngineSettings:
         prefix_cache_memory_bytes=_bytes(settings.prefix_cache_memory),
         snapshot_memory_bytes=_bytes(settings.snapshot_memory),
         prefix_cache_path=settings.prefix_cache_path,
-        num_speculative_tokens=settings.draft_tokens,
+        num_speculative_tokens=settings.num_draft_tokens,
     )
 
 

@@ -263,8 +263,8 @@ class Settings(ModelOptions):
         self._check_clients()
         self._check_prefix_cache()
         if self.draft_model is not None:
-            drafts = self.draft_tokens
-            check("num_speculative_tokens", drafts, "from 1 to 64 with --draft-model", drafts > 0)
+            number = self.num_draft_tokens
+            check("num_speculative_tokens", number, "from 1 to 64 with --draft-model", number > 0)
         if self.ray:
             _ = self.replica_range  # raises UsageError if the option is not valid
         elif self.replicas is not None or self.affinity is not None or self.update:
@@ -306,7 +306,7 @@ class Settings(ModelOptions):
         return (self.host, *(self.allowed_host or ()))
 
     @property
-    def draft_tokens(self) -> int:
+    def num_draft_tokens(self) -> int:
         """The number of draft tokens ahead of each token."""
         if self.num_speculative_tokens is not None:
             return self.num_speculative_tokens

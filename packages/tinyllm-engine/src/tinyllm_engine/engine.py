@@ -60,7 +60,7 @@ class Engine:
         tokenizer: Tokenizer,
         settings: EngineSettings = EngineSettings(),
         *,
-        draft: LanguageModel | None = None,
+        draft_model: LanguageModel | None = None,
     ) -> None:
         """Allocate the memory of all requests, and load the prefix cache if there is a file.
 
@@ -68,8 +68,8 @@ class Engine:
             model: the model. If it has a draft head, the head proposes draft tokens.
             tokenizer: the tokenizer of the model.
             settings: limits and options.
-            draft: a smaller model with the same tokenizer, which proposes draft tokens. None for
-                draft tokens from the draft head, or from the text itself (prompt lookup).
+            draft_model: a smaller model with the same tokenizer, which proposes draft tokens. None
+                for draft tokens from the draft head, or from the text itself (prompt lookup).
 
         Raises:
             ValueError: if the memory is too little for one request, or a setting or the draft
@@ -78,7 +78,7 @@ class Engine:
         self.model = model
         self.tokenizer = tokenizer
         self.settings = settings
-        pool = self._pool = PagePool(model, settings, draft)
+        pool = self._pool = PagePool(model, settings, draft_model)
         manager = BlockManager(pool.num_pages, settings.page_size, pool.max_cached_pages)
         self._block_manager = manager
         self._states = make_state_slots(pool.plan, settings)
@@ -88,7 +88,7 @@ class Engine:
         )
         head = make_head_runner(model, pool, settings.page_size)
         self._drafter = make_drafter(
-            settings, head, tokenizer, pool, self._scheduler.reserve, draft
+            settings, head, tokenizer, pool, self._scheduler.reserve, draft_model
         )
         self._runner = Runner(
             model, pool.caches, pool.num_pages, settings.page_size, pool.num_slots, head
@@ -207,10 +207,10 @@ class Engine:
         self._failed.clear()
         self._lap()
         try:
-            drafted = self._propose()
-            drafting = self._lap() if drafted else 0.0
+            drafting = self._propose()
+            draft_seconds = self._lap() if drafting else 0.0
             step = self._scheduler.schedule(self._budget.tokens, self._budget.tokens_alone)
-            self._scheduler.charge_requests(drafted, drafting)
+            self._scheduler.charge_requests(drafting, draft_seconds)
             scheduling = self._lap()
             self._prepare(step)  # counts as prefill: a draft model prefills the prompts here
             sampled = [*self._prefill(step), *self._decode(step)]
@@ -343,15 +343,15 @@ class Engine:
                     self._finish(request, "stop" if request.is_embedding else "length")
                     outputs.append((request, request.prompt_output()))
                 continue
-            drafted = len(request.draft)
+            num_draft_tokens = len(request.draft_tokens)
             samples = next(samples_by_chunk)
             if request.constraint is not None and request.constraint.error is not None:
                 self._fail(request, GrammarLimitError(request.constraint.error))
                 continue
             accepted = request.accept(samples)
-            if drafted:
-                record_acceptance(request, drafted, len(accepted) - 1)
-                self._draft_tokens += drafted
+            if num_draft_tokens:
+                record_acceptance(request, num_draft_tokens, len(accepted) - 1)
+                self._draft_tokens += num_draft_tokens
                 self._accepted_tokens += len(accepted) - 1
             self._generated_tokens += len(accepted)
             self._scheduler.update(request, len(request.tokens) - 1)

@@ -116,9 +116,11 @@ class HeadRunner:
         """Compute the head for the last draft token of each request, from its own output."""
         if not outputs:
             return {}
-        positions = [(each, each.num_computed_tokens + len(each.draft) - 1) for each in outputs]
+        positions = [
+            (each, each.num_computed_tokens + len(each.draft_tokens) - 1) for each in outputs
+        ]
         h = mx.concatenate(list(outputs.values()))
-        h = self._decode([request.draft[-1] for request in outputs], h, positions)
+        h = self._decode([request.draft_tokens[-1] for request in outputs], h, positions)
         return {request: h[row : row + 1] for row, request in enumerate(outputs)}
 
     def start(self) -> None:

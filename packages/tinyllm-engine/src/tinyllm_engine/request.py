@@ -157,7 +157,7 @@ class RequestState:
             the same tokens up to there.
         num_cached_tokens: prompt tokens that were in the prefix cache at the first admission;
             None before it.
-        draft: draft tokens after `tokens`, verified in the next step.
+        draft_tokens: draft tokens after `tokens`, verified in the next step.
         acceptance_rate: moving average of the share of accepted draft tokens.
         drafts_resume_at: the length of `tokens` at which a pause without draft tokens ends.
         outputs: outputs that no caller has received yet; see `Engine.run`.
@@ -180,7 +180,7 @@ class RequestState:
     slots: RequestSlots | None = None
     branches: set[int] = field(default_factory=set)
     num_cached_tokens: int | None = None
-    draft: list[int] = field(default_factory=list)
+    draft_tokens: list[int] = field(default_factory=list)
     acceptance_rate: float = 1.0
     drafts_resume_at: int = 0
     outputs: deque[Output] = field(default_factory=deque)
@@ -268,11 +268,11 @@ class RequestState:
         return self.request.wants_logprobs
 
     def token_ids(self, start: int, stop: int) -> list[int]:
-        """Return the ids of positions `start` to `stop`, in `tokens` followed by `draft`."""
+        """Return the ids of positions `start` to `stop`, in `tokens` followed by `draft_tokens`."""
         own = len(self.tokens)
         if stop <= own:
             return self.tokens[start:stop]
-        return self.tokens[start:] + self.draft[max(0, start - own) : stop - own]
+        return self.tokens[start:] + self.draft_tokens[max(0, start - own) : stop - own]
 
     def block_hashes(self, page_size: int) -> list[bytes]:
         """Return the block hashes of all full pages of `tokens`, also of pages not yet computed."""
@@ -304,7 +304,7 @@ class RequestState:
         """
         outputs: list[Output] = []
         logprobs = () if self.generated else tuple(self.prompt_logprobs)
-        for chosen, expected in zip(sampled, [*self.draft, None], strict=True):
+        for chosen, expected in zip(sampled, [*self.draft_tokens, None], strict=True):
             token = chosen.token
             self.tokens.append(token)
             self.sampler.advance(token)
@@ -326,6 +326,6 @@ class RequestState:
                 break
         if self.constraint is not None:
             self.constraint.consume([output.token for output in outputs])
-        self.draft.clear()
+        self.draft_tokens.clear()
         self.failures = 0
         return outputs

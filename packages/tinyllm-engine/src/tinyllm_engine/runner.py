@@ -155,7 +155,7 @@ class Runner:
         samplers = [
             sampler
             for chunk in chunks
-            for sampler in chunk.request.sampler.ahead(chunk.request.draft)
+            for sampler in chunk.request.sampler.ahead(chunk.request.draft_tokens)
         ]
         if isinstance(scores, BestTokens):
             candidates = Candidates(scores.tokens, scores.scores)
@@ -318,7 +318,7 @@ def _masks(chunks: Sequence[Chunk], scores: Scores) -> list[Bool[mx.array, "V"] 
         if constraint is None:
             masks += [None] * chunk.num_samples
         else:
-            masks += constraint.masks(chunk.request.draft)
+            masks += constraint.masks(chunk.request.draft_tokens)
     return masks
 
 

@@ -200,9 +200,9 @@ def test_a_draft_model_has_no_recurrent_layers(
     hybrid: Model, pico: Model, prompts: Prompts, answers: Oracle
 ) -> None:
     settings = replace(SETTINGS, num_speculative_tokens=2)
-    with pytest.raises(ValueError, match="draft: expected a model without recurrent layers"):
-        Engine(*pico, settings, draft=hybrid[0])
-    engine = Engine(*hybrid, settings, draft=pico[0])
+    with pytest.raises(ValueError, match="draft_model: expected a model without recurrent layers"):
+        Engine(*pico, settings, draft_model=hybrid[0])
+    engine = Engine(*hybrid, settings, draft_model=pico[0])
     handles = [engine.add(Request(prompt, 9)) for prompt in prompts]
     finish(engine)
     assert engine.stats.draft_tokens > 0
@@ -283,7 +283,7 @@ class CountedAnswers(KnownAnswers):
 
     def propose(self, limits: Mapping[RequestState, int]) -> None:
         super().propose(limits)
-        self.proposed += sum(len(request.draft) for request in limits)
+        self.proposed += sum(len(request.draft_tokens) for request in limits)
 
 
 @pytest.mark.parametrize("slots", [5, 8, 16])

@@ -63,8 +63,10 @@ def test_random_schedules_give_each_request_the_tokens_it_gets_alone(
         )
     events = asdict(tally)
     assert events["restarts"] == 2
-    assert min(events[each] for each in ("prefix_hits", "drafted", "failures")) > 0
-    assert name != "counting" or tally.drafted > tally.accepted > tally.drafted // 2
+    assert min(events[each] for each in ("prefix_hits", "num_draft_tokens", "failures")) > 0
+    assert (
+        name != "counting" or tally.num_draft_tokens > tally.accepted > tally.num_draft_tokens // 2
+    )
 
 
 def test_a_prompt_has_the_log_probabilities_of_one_pass(counting: Model, prompts: Prompts) -> None:
@@ -191,8 +193,8 @@ def test_the_engine_drafts_what_generate_drafts(
 
     def noted(own: HeadDrafter, limits: Mapping[RequestState, int]) -> None:
         together(own, limits)
-        if handle in limits and handle.draft:
-            found[len(handle.tokens)] = list(handle.draft)
+        if handle in limits and handle.draft_tokens:
+            found[len(handle.tokens)] = list(handle.draft_tokens)
 
     monkeypatch.setattr(HeadDrafter, "propose", noted)
     engine = Engine(*random_head, SETTINGS)
@@ -259,4 +261,4 @@ def test_settings_that_do_not_fit_a_head(counting: Model, pico: Model) -> None:
     ):
         Engine(*counting, replace(SETTINGS, num_speculative_tokens=0))
     with pytest.raises(ValueError, match="got a draft model: change it, or load the model without"):
-        Engine(*counting, SETTINGS, draft=pico[0])
+        Engine(*counting, SETTINGS, draft_model=pico[0])

@@ -35,8 +35,8 @@ FAULTS: dict[str, Fault] = {
     "draft tokens share a slot with another request": (
         StateSlots,
         "assign_decode_slots",
-        "self._free.popleft() for _ in draft",
-        "self._free[0] for _ in draft",
+        "self._free.popleft() for _ in draft_tokens",
+        "self._free[0] for _ in draft_tokens",
     ),
     "a cancelled request keeps its slot": (
         StateSlots,

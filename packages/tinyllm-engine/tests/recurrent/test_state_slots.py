@@ -14,9 +14,9 @@ def add(world: SchedulerMemory, prompt: list[int], max_tokens: int = 1) -> Reque
     return world.add(Request(prompt, max_tokens))
 
 
-def run(world: SchedulerMemory, *, budget: int = 64, drafts: int = 0) -> None:
+def run(world: SchedulerMemory, *, budget: int = 64, num_speculative_tokens: int = 0) -> None:
     while world.scheduler.has_requests:
-        world.step(budget, drafts)
+        world.step(budget, num_speculative_tokens)
 
 
 def text(length: int, last: int = 0) -> list[int]:
@@ -64,7 +64,7 @@ def test_prompts_that_arrive_together_branch_off_the_first_one() -> None:
 def test_equal_prompts_that_arrive_together_fork_one_snapshot() -> None:
     world = make()
     requests = [add(world, text(22), 9) for _ in range(4)]
-    run(world, budget=7, drafts=2)
+    run(world, budget=7, num_speculative_tokens=2)
     assert [request.num_cached_tokens for request in requests] == [0, 20, 20, 20]
     assert len({tuple(request.tokens) for request in requests}) == 1
 

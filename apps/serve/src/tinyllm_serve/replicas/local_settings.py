@@ -55,13 +55,15 @@ def local_settings(settings: Settings) -> Settings:
         raise UsageError("--split: expected none with --ray: each replica has the whole model")
     generation_overrides(settings)
     template_defaults(settings)
-    draft = settings.draft_model
+    draft_model = settings.draft_model
+    if draft_model not in (None, DRAFT_HEAD):
+        draft_model = str(resolve(draft_model).absolute())
     return replace(
         settings,
         served_model_name=settings.model_names,
         model=str(resolve(settings.model, settings.revision).absolute()),
         revision=None,
-        draft_model=draft if draft in (None, DRAFT_HEAD) else str(resolve(draft).absolute()),
+        draft_model=draft_model,
         api_key=["placeholder"] if settings.has_keys else None,
         api_key_file=None,
     )

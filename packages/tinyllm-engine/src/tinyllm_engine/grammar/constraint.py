@@ -54,33 +54,34 @@ class Constraint:
         self.step_seconds = 0.0
         self.error: str | None = None
 
-    def num_allowed(self, draft: Sequence[int]) -> int:
-        """Return the length of the longest prefix of `draft` that the grammar allows."""
+    def num_allowed(self, draft_tokens: Sequence[int]) -> int:
+        """Return the length of the longest prefix of `draft_tokens` that the grammar allows."""
         started = time.thread_time()
         state, start = self._state, 0
-        while start < len(draft) and not self._prefix.is_over(state):
-            if not self._prefix.allows(state, draft[start]):
+        while start < len(draft_tokens) and not self._prefix.is_over(state):
+            if not self._prefix.allows(state, draft_tokens[start]):
                 return start
-            state = self._prefix.next(state, draft[start])
+            state = self._prefix.next(state, draft_tokens[start])
             start += 1
-        allowed = start + self._matcher.validate_tokens(list(draft[start:]))
+        allowed = start + self._matcher.validate_tokens(list(draft_tokens[start:]))
         self._charge(started)
         return allowed
 
-    def masks(self, draft: Sequence[int]) -> list[Bool[mx.array, "V"]]:
+    def masks(self, draft_tokens: Sequence[int]) -> list[Bool[mx.array, "V"]]:
         """Return the masks of allowed tokens: for the next token, and after each draft token.
 
         Args:
-            draft: draft tokens that the grammar allows; see `num_allowed`.
+            draft_tokens: draft tokens that the grammar allows; see `num_allowed`.
 
         Returns:
-            1 + len(draft) masks, True for allowed tokens. They have no meaning if `error` is set.
+            1 + len(draft_tokens) masks, True for allowed tokens. They have no meaning if `error` is
+            set.
         """
         started = time.thread_time()
         state, matched = self._state, 0
         masks = [self._mask()]
         try:
-            for token in draft:
+            for token in draft_tokens:
                 matched += self._advance(token)
                 masks.append(self._mask())
         finally:  # restore the state also after an error, because the step may be computed again

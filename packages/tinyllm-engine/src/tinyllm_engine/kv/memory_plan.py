@@ -79,22 +79,22 @@ def plan_memory(
     """
     if not page_bytes:
         raise ValueError("model: expected one attention layer or more, got none: use `generate`")
-    drafted = 1 + settings.num_speculative_tokens
-    least = page_bytes + drafted * state_bytes
+    per_request = 1 + settings.num_speculative_tokens  # recurrent states
+    least = page_bytes + per_request * state_bytes
     memory = settings.kv_cache_memory_bytes
     if memory is None:
-        memory = _default_bytes(settings, page_bytes, drafted * state_bytes, context_length)
+        memory = _default_bytes(settings, page_bytes, per_request * state_bytes, context_length)
     elif memory < least:
         contents = f"one page of {settings.page_size} tokens"
         if state_bytes:
-            contents += f" and {drafted} recurrent state{'s' if drafted > 1 else ''}"
+            contents += f" and {per_request} recurrent state{'s' if per_request > 1 else ''}"
         raise MemorySettingError("kv_cache_memory_bytes", contents, memory, least=least)
     else:
         _check_free(memory, least)
     if not state_bytes:
         return MemoryPlan(memory // page_bytes)
-    fitting = max(drafted, memory // _PART // state_bytes)
-    states = min(settings.max_num_seqs * drafted, fitting, (memory - page_bytes) // state_bytes)
+    fitting = max(per_request, memory // _PART // state_bytes)
+    states = min(settings.max_num_seqs * per_request, fitting, (memory - page_bytes) // state_bytes)
     left = memory - states * state_bytes - page_bytes
     snapshots = _snapshots(settings, state_bytes, min(memory // _PART, left), left)
     pages = (memory - (states + snapshots) * state_bytes) // page_bytes

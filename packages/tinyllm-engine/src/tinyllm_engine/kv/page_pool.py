@@ -33,7 +33,7 @@ class PagePool:
         self,
         model: LanguageModel,
         settings: EngineSettings,
-        draft: LanguageModel | None = None,
+        draft_model: LanguageModel | None = None,
     ) -> None:
         """Allocate the memory.
 
@@ -42,15 +42,15 @@ class PagePool:
             ValueError: if `kv_bits` does not fit the model, or the draft model has recurrent
                 layers.
         """
-        if draft is not None and draft.state_bytes():
+        if draft_model is not None and draft_model.state_bytes():
             raise ValueError(
-                "draft: expected a model without recurrent layers, because its states after "
+                "draft_model: expected a model without recurrent layers, because its states after "
                 "rejected draft tokens cannot be removed: choose another draft model"
             )
         self._settings = settings
         self._model = model
-        self._draft = draft
-        models = (model,) if draft is None else (model, draft)
+        self._draft_model = draft_model
+        models = (model,) if draft_model is None else (model, draft_model)
         self.page_bytes = sum(
             each.page_bytes(settings.page_size, kv_bits=settings.kv_bits) for each in models
         )
@@ -78,8 +78,8 @@ class PagePool:
         for caches in (self.caches, self.draft_caches):
             caches.clear()  # free the old pages first: memory may not hold both
         self.caches += self._make(self._model, self.num_slots)
-        if self._draft is not None:
-            self.draft_caches += self._make(self._draft, 0)
+        if self._draft_model is not None:
+            self.draft_caches += self._make(self._draft_model, 0)
 
     def _make(self, model: LanguageModel, slots: int) -> Sequence[PooledCache]:
         """Make empty pages and slots for all layers of a model."""

@@ -160,7 +160,7 @@ class Scheduler:
             self._admit()
         served = self.choose_served()
         for request in set(self._running).difference(served):
-            request.draft.clear()
+            request.draft_tokens.clear()
         decode = self._decode_chunks(served)
         if prefill_tokens_alone is not None and all(each.is_prefilling for each in self._running):
             prefill_tokens = prefill_tokens_alone
@@ -291,7 +291,7 @@ class Scheduler:
                 continue
             chunk = _decode_chunk(request)
             if not self.reserve(request, chunk.stop):
-                request.draft.clear()
+                request.draft_tokens.clear()
                 chunk = _decode_chunk(request)
                 while not self.reserve(request, chunk.stop):
                     self._preempt(self._next_to_preempt())
@@ -352,7 +352,7 @@ def _forget_pages(request: RequestState) -> None:
     request.slots = None
     request.branches.clear()
     request.num_computed_tokens = 0
-    request.draft.clear()
+    request.draft_tokens.clear()
 
 
 def _queue_key(request: RequestState) -> int:
@@ -375,7 +375,8 @@ def _prefill_chunk(request: RequestState, length: int) -> Chunk:
 
 def _decode_chunk(request: RequestState) -> Chunk:
     """Return the tokens that a request decodes next."""
-    start, own, draft = request.num_computed_tokens, len(request.tokens), len(request.draft)
-    stop = min(own + draft, start + max(DECODED_AGAIN, 1 + draft))
-    num_samples = 1 + draft if stop == own + draft else 0
+    start, own = request.num_computed_tokens, len(request.tokens)
+    num_draft_tokens = len(request.draft_tokens)
+    stop = min(own + num_draft_tokens, start + max(DECODED_AGAIN, 1 + num_draft_tokens))
+    num_samples = 1 + num_draft_tokens if stop == own + num_draft_tokens else 0
     return Chunk(request, start, stop, request.token_ids(start, stop), num_samples)

@@ -109,19 +109,19 @@ class StateSlots:
 
         If too few slots are free, the last draft tokens are dropped from the request.
         """
-        slots, draft = _slots_of(chunk.request), chunk.request.draft
-        dropped = max(0, len(draft) - len(self._free))
+        slots, draft_tokens = _slots_of(chunk.request), chunk.request.draft_tokens
+        dropped = max(0, len(draft_tokens) - len(self._free))
         if dropped:
-            del draft[-dropped:]
+            del draft_tokens[-dropped:]
             chunk = replace(
                 chunk,
                 stop=chunk.stop - dropped,
                 tokens=chunk.tokens[:-dropped],
                 num_samples=chunk.num_samples - dropped,
             )
-        slots.own += [self._free.popleft() for _ in draft]
+        slots.own += [self._free.popleft() for _ in draft_tokens]
         load, slots.current = slots.current, slots.own[0]
-        saves = dict(enumerate(slots.own, chunk.stop - len(draft)))
+        saves = dict(enumerate(slots.own, chunk.stop - len(draft_tokens)))
         return replace(chunk, load=load, saves=saves)
 
     def update(self, request: RequestState, computed: int) -> None:

@@ -18,8 +18,8 @@ class Chunk:
         stop: the position after the last token.
         tokens: the ids. Draft tokens come last.
         num_samples: the number of tokens to sample after the last tokens of the chunk. In a step it
-            is 1 + len(request.draft), one after the last of `request.tokens` and one after each
-            draft token; or 0 if the chunk ends before the last of `request.tokens`, or the
+            is 1 + len(request.draft_tokens), one after the last of `request.tokens` and one after
+            each draft token; or 0 if the chunk ends before the last of `request.tokens`, or the
             request generates nothing. Draft tokens are never divided: a request gets them only if a
             single token of `request.tokens` is left to compute.
         is_scored: whether the request asks for the log-probabilities of these tokens of its prompt.

@@ -79,7 +79,7 @@ class DraftModel(Drafter):
             assert isinstance(logits, mx.array)
             tokens = mx.argmax(logits[:, : self._vocab_size], axis=-1).tolist()
             for chunk, token in zip(chunks, cast("list[int]", tokens), strict=True):
-                chunk.request.draft.append(token)
+                chunk.request.draft_tokens.append(token)
                 self._written[chunk.request] = chunk.stop
 
     def prepare(self, step: Step) -> None:

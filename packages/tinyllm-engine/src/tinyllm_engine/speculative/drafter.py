@@ -25,7 +25,7 @@ class Drafter:
     def propose(self, limits: Mapping[RequestState, int]) -> None:
         """Append draft tokens to decoding requests, at most `limits[request]` each.
 
-        `RequestState.draft` of each request is empty before the call.
+        `RequestState.draft_tokens` of each request is empty before the call.
         """
         raise NotImplementedError  # each drafter has its own; the other methods are optional
 
@@ -62,7 +62,7 @@ def propose_drafts(
     drafter.propose(limits)
     for request in limits:
         if request.constraint is not None:
-            del request.draft[request.constraint.num_allowed(request.draft) :]
+            del request.draft_tokens[request.constraint.num_allowed(request.draft_tokens) :]
     return list(limits)
 
 
@@ -92,13 +92,17 @@ def is_paused(request: RequestState) -> bool:
     return len(request.tokens) < request.drafts_resume_at
 
 
-def record_acceptance(request: RequestState, drafted: int, accepted: int) -> None:
-    """Record that a step accepted `accepted` of the `drafted` draft tokens of a request.
+def record_acceptance(
+    request: RequestState, num_draft_tokens: int, num_accepted_tokens: int
+) -> None:
+    """Record that a step accepted `num_accepted_tokens` of the draft tokens of a request.
 
     A request whose draft tokens are rarely accepted is paused. The latest step has the weight 1/4
     in the rate.
     """
-    request.acceptance_rate += (accepted / drafted - request.acceptance_rate) / 4
+    request.acceptance_rate += (
+        num_accepted_tokens / num_draft_tokens - request.acceptance_rate
+    ) / 4
     if request.acceptance_rate < _MIN_RATE:
         # Restart above the limit, so that one rejected draft does not cause the next pause.
         request.acceptance_rate = 2 * _MIN_RATE

@@ -45,9 +45,9 @@ class HeadDrafter(Drafter):
         while outputs:
             tokens = self._runner.best_tokens(outputs, self._vocab_size)
             for request, token in zip(outputs, tokens, strict=True):
-                request.draft.append(token)
+                request.draft_tokens.append(token)
             outputs = self._runner.compute_drafts(
-                {each: h for each, h in outputs.items() if len(each.draft) < limits[each]}
+                {each: h for each, h in outputs.items() if len(each.draft_tokens) < limits[each]}
             )
         self._runner.start()
 

@@ -38,7 +38,7 @@ class PromptLookup(Drafter):
     def propose(self, limits: Mapping[RequestState, int]) -> None:
         """Append draft tokens to all requests; no draft tokens if the last tokens are new."""
         for request, limit in limits.items():
-            request.draft += self._continuation(request, limit)
+            request.draft_tokens += self._continuation(request, limit)
 
     def forget(self, request: RequestState) -> None:
         """Drop the index of a request."""

@@ -29,5 +29,7 @@ class KnownAnswers(Drafter):
         for request, limit in limits.items():
             asked, known = request.request, request.generated
             answer = self._oracle(asked.prompt, request.max_tokens, asked.sampling)
-            draft = answer[known : known + self._draw.randrange(limit + 1)]
-            request.draft += [0 if self._draw.random() < 0.25 else token for token in draft]
+            draft_tokens = answer[known : known + self._draw.randrange(limit + 1)]
+            request.draft_tokens += [
+                0 if self._draw.random() < 0.25 else token for token in draft_tokens
+            ]

@@ -84,14 +84,15 @@ class SchedulerMemory:
         self.scheduler.add(state)
         return state
 
-    def step(self, budget: int, drafts: int = 0) -> list[RequestState]:
+    def step(self, budget: int, num_speculative_tokens: int = 0) -> list[RequestState]:
         """Compute a step, and check that it reads and writes the right slots.
 
         Random numbers stand for tokens.
 
         Args:
             budget: the most prompt tokens.
-            drafts: the most draft tokens of a request. Some are right and some are wrong.
+            num_speculative_tokens: the most draft tokens of a request. Some are right and some are
+                wrong.
 
         Returns:
             The finished requests.
@@ -99,8 +100,10 @@ class SchedulerMemory:
         Raises:
             AssertionError: if a slot holds another text than the request that reads it.
         """
-        for request, limit in draft_limits(self.scheduler.choose_served(), drafts).items():
-            request.draft[:] = _drafted(request.tokens, limit)
+        for request, limit in draft_limits(
+            self.scheduler.choose_served(), num_speculative_tokens
+        ).items():
+            request.draft_tokens[:] = _draft_tokens(request.tokens, limit)
         step = self.last = self.scheduler.schedule(budget)
         assert sum(len(chunk.tokens) for chunk in step.prefill) <= budget
         for source, target in step.copies:
@@ -110,7 +113,7 @@ class SchedulerMemory:
         for chunk in [*step.prefill, *step.decode]:
             assert chunk.start < chunk.stop
             assert chunk.tokens == chunk.request.token_ids(chunk.start, chunk.stop)
-            assert chunk.num_samples in (0, 1 + len(chunk.request.draft))
+            assert chunk.num_samples in (0, 1 + len(chunk.request.draft_tokens))
         self._compute(step.prefill)
         self._compute(step.decode)
         assert all(chunk.stop <= chunk.request.num_prompt_tokens for chunk in step.prefill)
@@ -122,11 +125,11 @@ class SchedulerMemory:
             if not chunk.num_samples:
                 self.scheduler.update(request, chunk.stop)
                 continue
-            for expected in [*request.draft, None]:
+            for expected in [*request.draft_tokens, None]:
                 request.tokens.append(_next(request.tokens))
                 if request.tokens[-1] != expected or not request.remaining:
                     break
-            request.draft.clear()
+            request.draft_tokens.clear()
             self.scheduler.update(request, len(request.tokens) - 1)
             if not request.remaining:
                 self.scheduler.remove(request)
@@ -178,10 +181,10 @@ def _next(tokens: Sequence[int]) -> int:
     return random.Random(str(list(tokens))).randrange(3)
 
 
-def _drafted(tokens: Sequence[int], limit: int) -> list[int]:
+def _draft_tokens(tokens: Sequence[int], limit: int) -> list[int]:
     """Return up to `limit` draft tokens, of which about one in four is wrong."""
-    draft: list[int] = []
+    draft_tokens: list[int] = []
     for _ in range(limit):
-        token = _next([*tokens, *draft])
-        draft.append((token + (sum(tokens) + len(draft)) % 4 // 3) % 3)
-    return draft
+        token = _next([*tokens, *draft_tokens])
+        draft_tokens.append((token + (sum(tokens) + len(draft_tokens)) % 4 // 3) % 3)
+    return draft_tokens

@@ -44,7 +44,7 @@ class Tally:
         tokens: number of generated tokens.
         preemptions: number of preemptions.
         prefix_hits: number of requests with a prefix in the prefix cache.
-        drafted: number of verified draft tokens.
+        num_draft_tokens: number of verified draft tokens.
         accepted: number of accepted draft tokens.
         failures: number of steps that the test made fail.
         restarts: number of engines that loaded the prefix cache of another engine.
@@ -57,7 +57,7 @@ class Tally:
     tokens: int = 0
     preemptions: int = 0
     prefix_hits: int = 0
-    drafted: int = 0
+    num_draft_tokens: int = 0
     accepted: int = 0
     failures: int = 0
     restarts: int = 0
@@ -130,11 +130,11 @@ def sample_prompts(tokenizer: Tokenizer) -> list[list[int]]:
 
 
 def pages_of(
-    model: LanguageModel, num_pages: int, page_size: int, draft: LanguageModel | None = None
+    model: LanguageModel, num_pages: int, page_size: int, draft_model: LanguageModel | None = None
 ) -> int:
     """Return the size of `num_pages` pages of a model and a draft model, in bytes."""
     settings = EngineSettings(page_size, kv_cache_memory_bytes=1 << 24)
-    return num_pages * PagePool(model, settings, draft).page_bytes
+    return num_pages * PagePool(model, settings, draft_model).page_bytes
 
 
 def run_schedule(
@@ -144,7 +144,7 @@ def run_schedule(
     oracle: Oracle,
     seed: int,
     *,
-    draft: LanguageModel | None = None,
+    draft_model: LanguageModel | None = None,
     requests: int = 14,
     failures: float = 0.0,
     tenants: int = 1,
@@ -162,7 +162,7 @@ def run_schedule(
         prompts: the prompts to choose from.
         oracle: the expected tokens of each request.
         seed: the seed of all random choices.
-        draft: a draft model.
+        draft_model: a draft model.
         requests: the number of requests, forks not counted.
         failures: the probability that a pass fails.
         tenants: the number of tenants, with different weights and prefix caches. The times of the
@@ -185,24 +185,26 @@ def run_schedule(
     num_pages = draw.choice([longest + 1, 2 * longest, 400])
     settings = EngineSettings(
         page_size=page_size,
-        kv_cache_memory_bytes=pages_of(model, num_pages, page_size, draft),
+        kv_cache_memory_bytes=pages_of(model, num_pages, page_size, draft_model),
         max_num_seqs=draw.choice([2, 5, 32]),
         max_num_batched_tokens=draw.choice([2, 7, 64, 512]),
         step_seconds=1000.0,  # the speed of the machine must not change the schedule
         enable_prefix_caching=draw.random() < 0.8,
-        num_speculative_tokens=draw.choice([1, 3, 5] if draft is not None or has_head else [0, 3]),
+        num_speculative_tokens=draw.choice(
+            [1, 3, 5] if draft_model is not None or has_head else [0, 3]
+        ),
     )
     if model.state_bytes():
         settings = _with_states(model, settings, own.choice([1, 3, 12, 60]))
 
     def make(settings: EngineSettings) -> Engine:
-        engine = Engine(model, tokenizer, settings, draft=draft)
+        engine = Engine(model, tokenizer, settings, draft_model=draft_model)
         if failures:
             engine._runner = _UnreliableRunner(engine._runner, random.Random(seed), failures)
         if (
             model.state_bytes()
             and settings.num_speculative_tokens
-            and draft is None
+            and draft_model is None
             and not has_head
         ):
             engine._drafter = KnownAnswers(oracle, own)
@@ -271,7 +273,7 @@ def _end(engine: Engine, seed: int, failures: float) -> Tally:
     return Tally(
         tokens=stats.generated_tokens,
         preemptions=stats.preemptions,
-        drafted=stats.draft_tokens,
+        num_draft_tokens=stats.draft_tokens,
         accepted=stats.accepted_tokens,
         failures=stats.failed_steps,
         snapshot_hits=stats.snapshot_hits,
