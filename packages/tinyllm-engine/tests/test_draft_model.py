@@ -29,7 +29,7 @@ def noise(pico: Model, **fields: Any) -> Qwen:
 
 
 def answer(handle: RequestState) -> list[int]:
-    return handle.tokens[len(handle.request.prompt) :]
+    return handle.tokens[len(handle.prompt) :]
 
 
 def finish(engine: Engine) -> int:
@@ -244,4 +244,4 @@ def test_requests_that_share_pages_catch_up_once(pico: Model, length: int) -> No
     assert engine.stats.failed_steps == 0
     oracle = Oracle(model, tokenizer)
     for handle in continued:
-        assert answer(handle) == oracle(handle.request.prompt, 8, SamplingParams())
+        assert answer(handle) == oracle(handle.prompt, 8, SamplingParams())

@@ -31,7 +31,7 @@ def finish(engine: Engine) -> None:
 
 
 def answer(handle: RequestState) -> list[int]:
-    return handle.tokens[len(handle.request.prompt) :]
+    return handle.tokens[len(handle.prompt) :]
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_preemptions_in_a_small_memory_lose_nothing(
     finish(engine)
     assert engine.stats.preemptions > 0
     for handle in handles:
-        assert answer(handle) == generated(handle.request.prompt, 24, DRAWN)
+        assert answer(handle) == generated(handle.prompt, 24, DRAWN)
 
 
 def test_prompt_lookup_saves_steps_and_changes_no_token(
@@ -130,7 +130,7 @@ def test_logits_have_the_bits_of_generate_alone(
     outputs = {handle: list(engine.run(handle)) for handle in handles}
     assert handles[20].usage.cached_tokens == len(prompts[9]) - 1
     for handle, own in outputs.items():
-        alone = list(generate(*loaded, handle.request.prompt, max_tokens=6))
+        alone = list(generate(*loaded, handle.prompt, max_tokens=6))
         assert [output.token for output in own] == [piece.token for piece in alone]
         assert [output.logprob for output in own] == [piece.logprob for piece in alone]
 
@@ -146,7 +146,7 @@ def test_quantized_pages_equal_a_quantized_cache(
     finish(engine)
     for handle in handles:
         caches = model.make_caches(kv_bits=bits)
-        pieces = generate(model, tokenizer, handle.request.prompt, max_tokens=16, caches=caches)
+        pieces = generate(model, tokenizer, handle.prompt, max_tokens=16, caches=caches)
         assert answer(handle) == [piece.token for piece in pieces]
 
 
@@ -206,7 +206,7 @@ def test_run_keeps_the_outputs_of_other_requests(
     for handle in (second, third):
         outputs[handle] += engine.run(handle)
     for handle, found in outputs.items():
-        wanted = generated(handle.request.prompt, 9, GREEDY)
+        wanted = generated(handle.prompt, 9, GREEDY)
         tokens = [output.token for output in found]
         assert tokens == wanted[: len(tokens)] == answer(handle)[: len(tokens)]
         assert len(tokens) >= len(wanted) - (handle is second)
@@ -370,7 +370,7 @@ def test_ranks_exchange_only_the_tokens_that_decide_the_choice(
         ]
         finish(engine)
         for handle in handles:
-            assert answer(handle) == generated(handle.request.prompt, 9, handle.request.sampling)
+            assert answer(handle) == generated(handle.prompt, 9, handle.request.sampling)
         assert most in model.noted
         assert set(model.noted) <= all_of
 

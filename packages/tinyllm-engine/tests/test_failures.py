@@ -47,7 +47,7 @@ class Failing(Qwen):
 
 
 def answer(handle: RequestState) -> list[int]:
-    return handle.tokens[len(handle.request.prompt) :]
+    return handle.tokens[len(handle.prompt) :]
 
 
 def finish(engine: Engine) -> None:
@@ -90,7 +90,7 @@ def test_a_failed_pass_changes_no_token(
     assert engine.stats.failed_steps == 1
     for handle in (finished, *handles):
         assert answer(handle) == generated(
-            handle.request.prompt, handle.max_tokens, handle.request.sampling
+            handle.prompt, handle.max_tokens, handle.request.sampling
         )
     alone = Engine(*pico)
     wanted = alone.add(constrained.request)
@@ -128,7 +128,7 @@ def test_a_token_between_two_failures_forgives_the_first(
     finish(engine)
     assert engine.stats.failed_steps > 1
     for handle in handles:
-        assert answer(handle) == generated(handle.request.prompt, 12, GREEDY)
+        assert answer(handle) == generated(handle.prompt, 12, GREEDY)
 
 
 @pytest.mark.parametrize("name", ["prefill", "decode", "sample"])
@@ -153,7 +153,7 @@ def test_each_part_of_a_step_may_fail(
     finish(engine)
     assert engine.stats.failed_steps == 1
     for handle in handles:
-        assert answer(handle) == generated(handle.request.prompt, 5, DRAWN)
+        assert answer(handle) == generated(handle.prompt, 5, DRAWN)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -59,7 +59,7 @@ def noise(pico: Model) -> Model:
 
 
 def answer(handle: RequestState) -> list[int]:
-    return handle.tokens[len(handle.request.prompt) :]
+    return handle.tokens[len(handle.prompt) :]
 
 
 def finish(engine: Engine) -> None:

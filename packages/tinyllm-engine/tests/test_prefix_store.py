@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def answer(handle: RequestState) -> list[int]:
-    return handle.tokens[len(handle.request.prompt) :]
+    return handle.tokens[len(handle.prompt) :]
 
 
 def ask(engine: Engine, prompts: list[list[int]]) -> list[RequestState]:
@@ -56,7 +56,7 @@ def test_the_next_engine_loads_the_prefix_cache(
     handles = ask(second, prompts)
     assert [answer(handle) for handle in handles] == wanted
     for handle in handles:
-        length = len(handle.request.prompt)
+        length = len(handle.prompt)
         # The model computes at least the last token of a prompt.
         assert handle.usage.cached_tokens == min(length // 8 * 8, length - 1)
     assert second.stats.pages_used == 0
@@ -266,7 +266,7 @@ def test_a_draft_model_computes_the_pages_of_a_file(
         draft_model=pico[0],
     )
     for handle in ask(engine, prompts):
-        assert answer(handle) == generated(handle.request.prompt, 12, SamplingParams())
+        assert answer(handle) == generated(handle.prompt, 12, SamplingParams())
     assert engine.stats.cached_tokens > 0
     assert engine.stats.accepted_tokens > 0
 

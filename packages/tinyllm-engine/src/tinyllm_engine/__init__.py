@@ -3,8 +3,8 @@
 Load a model, add a request, and print its text:
 
     engine = Engine(*load("pico"))
-    handle = engine.add(Request(engine.tokenizer.encode("what does rmsnorm do?")))
-    for output in engine.run(handle):
+    request = engine.add(Request(engine.tokenizer.encode("what does rmsnorm do?")))
+    for output in engine.run(request):
         print(output.text, end="")
 """
 

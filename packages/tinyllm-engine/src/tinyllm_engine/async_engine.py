@@ -38,11 +38,11 @@ class _Stream:
 
     Attributes:
         outputs: the outputs of the request, followed by an error if the request fails.
-        handle: the handle of the request; None until the engine's thread has added the request.
+        request: the request in the engine; None until the engine's thread has added it.
     """
 
     outputs: asyncio.Queue[Output | RuntimeError] = field(default_factory=asyncio.Queue)
-    handle: RequestState | None = None
+    request: RequestState | None = None
 
 
 _Call = Callable[[Engine], None]
@@ -312,11 +312,11 @@ class AsyncEngine:
     def _deliver(self, engine: Engine, outputs: list[tuple[RequestState, Output]]) -> None:
         """Pass outputs and failures of requests to the event loop, all in one call."""
         pairs: list[tuple[_Stream, Output | RuntimeError]] = [
-            (self._streams[handle], output) for handle, output in outputs
+            (self._streams[request], output) for request, output in outputs
         ]
-        for handle in engine.take_failed():
-            assert handle.error is not None
-            pairs.append((self._streams[handle], handle.error))
+        for request in engine.take_failed():
+            assert request.error is not None
+            pairs.append((self._streams[request], request.error))
         if pairs:
             self._loop.call_soon_threadsafe(_put, pairs)
 
@@ -327,14 +327,14 @@ class AsyncEngine:
         grammar: CompiledGrammar | None,
         stream: _Stream,
     ) -> None:
-        stream.handle = engine.add(request, grammar)
-        self._streams[stream.handle] = stream
+        stream.request = engine.add(request, grammar)
+        self._streams[stream.request] = stream
         self._deliver(engine, [])  # a request that left the queue for this one
 
     def _remove(self, engine: Engine, stream: _Stream) -> None:
-        if stream.handle is not None:
-            engine.cancel(stream.handle)
-            del self._streams[stream.handle]
+        if stream.request is not None:
+            engine.cancel(stream.request)
+            del self._streams[stream.request]
 
     def _end(self, reason: str | None) -> None:
         """Fail all streams and all waiting calls. Runs in the event loop after the last step.

@@ -41,8 +41,8 @@ class Engine:
     its own thread.
 
         engine = Engine(*load("pico"))
-        handle = engine.add(Request(engine.tokenizer.encode("what does rmsnorm do?")))
-        for output in engine.run(handle):
+        request = engine.add(Request(engine.tokenizer.encode("what does rmsnorm do?")))
+        for output in engine.run(request):
             print(output.text, end="")
 
     Attributes:
@@ -157,7 +157,7 @@ class Engine:
                 call waits for the compiler.
 
         Returns:
-            The handle of the request.
+            The state of the request, with which the caller runs or cancels it.
 
         Raises:
             RequestError: if this engine can never serve the request. A prompt that is too long
@@ -168,19 +168,19 @@ class Engine:
         self._recovery.restart_if_interrupted()
         self.request_factory.check(request)
         displaced = self._scheduler.displaced_by(request.tenant, self.settings.max_waiting)
-        handle = self.request_factory.make(request, self._added, grammar)
+        added = self.request_factory.make(request, self._added, grammar)
         if displaced is not None:
             self._fail(displaced, EngineFullError(self._scheduler.waiting))
         self._added += 1
         self._prompt_tokens += len(request.prompt)
-        self._scheduler.add(handle)
-        return handle
+        self._scheduler.add(added)
+        return added
 
-    def cancel(self, handle: RequestState) -> None:
+    def cancel(self, request: RequestState) -> None:
         """End a request, and free its pages at once. A finished request is not changed."""
         self._recovery.restart_if_interrupted()
-        if handle.finish_reason is None:
-            self._finish(handle, "cancelled")
+        if request.finish_reason is None:
+            self._finish(request, "cancelled")
 
     def step(self) -> list[tuple[RequestState, Output]]:
         """Prefill some prompt tokens, and compute the next tokens of each request that decodes.
@@ -227,11 +227,11 @@ class Engine:
         # Recover only after the except block: until then, the traceback refers to the old pages.
         self._handle_failed_step()
 
-    def run(self, handle: RequestState) -> Iterator[Output]:
+    def run(self, request: RequestState) -> Iterator[Output]:
         """Compute steps until a request has ended, and yield its outputs.
 
-        The steps also compute other requests. Their outputs are queued in `RequestState.outputs`,
-        until `run` is called with the handle of such a request. A request that the caller gives up
+        The steps also compute other requests. The outputs of these are queued in
+        `RequestState.outputs` until `run` is called for them. A request that the caller gives up
         holds its pages until `cancel`.
 
         Raises:
@@ -240,9 +240,9 @@ class Engine:
             EngineFullError: if a full queue dropped the request in favor of another tenant.
         """
         while True:
-            while handle.outputs:
-                yield handle.outputs.popleft()
-            if handle.finish_reason is not None and not self._unreturned:
+            while request.outputs:
+                yield request.outputs.popleft()
+            if request.finish_reason is not None and not self._unreturned:
                 break
             try:
                 outputs = self.step()
@@ -250,10 +250,10 @@ class Engine:
                     for owner, output in outputs:
                         owner.outputs.append(output)
             except BaseException:
-                self.cancel(handle)  # the caller cannot continue it
+                self.cancel(request)  # the caller cannot continue it
                 raise
-        if handle.error is not None:
-            raise handle.error
+        if request.error is not None:
+            raise request.error
 
     def take_failed(self) -> list[RequestState]:
         """Return the requests that ended with an error since the last call, or the last step."""

@@ -133,14 +133,14 @@ class RequestSlots:
 
 @dataclass(eq=False)
 class RequestState:
-    """The state of a request in the engine, and the handle with which a caller runs or cancels it.
+    """A request in the engine, with its state. A caller runs or cancels the request with it.
 
     The tokens of the prompt are prefilled, many at a time. Each generated token is decoded. The
     sampler chooses a token after the last token of the prompt, and after each decoded token. After
     a preemption the generated tokens are decoded again, several in one step, with the same result.
 
     Attributes:
-        request: the request.
+        request: the prompt and the settings, as the caller gave them.
         arrival: the number of requests that were added before this request.
         max_tokens: the most tokens to generate, within the context and the pages; 0 for an
             embedding.
@@ -193,9 +193,14 @@ class RequestState:
 
     def __post_init__(self) -> None:
         """Start with the tokens of the prompt, of which the first has no log-probability."""
-        self.tokens = list(self.request.prompt)
+        self.tokens = list(self.prompt)
         if self.request.prompt_logprobs:
             self.prompt_logprobs.append(SampledToken(self.tokens[0]))
+
+    @property
+    def prompt(self) -> Sequence[int]:
+        """The token ids of the prompt."""
+        return self.request.prompt
 
     @property
     def tenant(self) -> str:
@@ -240,7 +245,7 @@ class RequestState:
     @property
     def num_prompt_tokens(self) -> int:
         """The length of the prompt, which is also the position of the first decoded token."""
-        return len(self.request.prompt)
+        return len(self.prompt)
 
     @property
     def is_prefilling(self) -> bool:

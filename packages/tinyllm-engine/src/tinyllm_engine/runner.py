@@ -234,7 +234,7 @@ class Runner:
             start, stop = stop, stop + chunk.num_scores
             samples += range(stop - chunk.num_samples, stop)
             # The last token of a prompt has no next one.
-            following = chunk.request.request.prompt[chunk.start + 1 : chunk.stop + 1]
+            following = chunk.request.prompt[chunk.start + 1 : chunk.stop + 1]
             if chunk.is_scored and following:
                 rows = [chunk.request] * len(following)
                 own = scores[start : start + len(following)]

@@ -28,7 +28,7 @@ def finish(engine: Engine) -> None:
 
 
 def answer(handle: RequestState) -> list[int]:
-    return handle.tokens[len(handle.request.prompt) :]
+    return handle.tokens[len(handle.prompt) :]
 
 
 def snapshots(engine: Engine) -> list[bytes]:
@@ -75,7 +75,7 @@ def test_logits_have_the_bits_of_generate_alone(
     assert (engine.stats.accepted_tokens > 20) == bool(num_speculative_tokens)
     for handle, own in outputs.items():
         caches = hybrid[0].make_caches(kv_bits=bits)
-        alone = list(generate(*hybrid, handle.request.prompt, max_tokens=12, caches=caches))
+        alone = list(generate(*hybrid, handle.prompt, max_tokens=12, caches=caches))
         assert [output.token for output in own] == [piece.token for piece in alone]
         assert [output.logprob for output in own] == [piece.logprob for piece in alone]
 
@@ -101,7 +101,7 @@ def test_snapshots_have_a_limit_of_their_own(
     assert engine.stats.snapshots_held == engine.stats.snapshots_total == 3
     assert engine.stats.snapshot_evictions > 3
     for handle in handles:
-        assert answer(handle) == answers(handle.request.prompt, 5, GREEDY)
+        assert answer(handle) == answers(handle.prompt, 5, GREEDY)
     assert not caplog.records
     none = Engine(*hybrid, replace(SETTINGS, snapshot_memory_bytes=0))
     assert "share no prefixes" in caplog.text
@@ -207,7 +207,7 @@ def test_a_draft_model_has_no_recurrent_layers(
     finish(engine)
     assert engine.stats.draft_tokens > 0
     for handle in handles:
-        assert answer(handle) == answers(handle.request.prompt, 9, GREEDY)
+        assert answer(handle) == answers(handle.prompt, 9, GREEDY)
 
 
 def test_other_models_have_no_slots(pico: Model, prompts: Prompts) -> None:

@@ -43,7 +43,7 @@ def finish(engine: Engine) -> None:
 
 
 def answer(handle: RequestState) -> list[int]:
-    return handle.tokens[len(handle.request.prompt) :]
+    return handle.tokens[len(handle.prompt) :]
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -101,7 +101,7 @@ def test_logits_have_the_bits_of_generate_alone(
     assert (engine.stats.accepted_tokens > 20) == (name == "counting")
     for handle, own in outputs.items():
         caches = model[0].make_caches(kv_bits=bits)
-        prompt, sampling = handle.request.prompt, handle.request.sampling
+        prompt, sampling = handle.prompt, handle.request.sampling
         alone = list(generate(*model, prompt, max_tokens=10, sampling=sampling, caches=caches))
         assert [output.token for output in own] == [piece.token for piece in alone]
         assert [output.logprob for output in own] == [piece.logprob for piece in alone]

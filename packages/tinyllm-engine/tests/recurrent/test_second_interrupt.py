@@ -57,7 +57,7 @@ def finish(engine: Engine) -> None:
 
 
 def answer(handle: RequestState) -> list[int]:
-    return handle.tokens[len(handle.request.prompt) :]
+    return handle.tokens[len(handle.prompt) :]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_second_ctrl_c_changes_no_answer(
             engine.cancel(handles.pop(number % 3))
         finish(engine)
         for handle in handles:
-            assert answer(handle) == answers(handle.request.prompt, 2, GREEDY), number
+            assert answer(handle) == answers(handle.prompt, 2, GREEDY), number
         stats = engine.stats
         assert stats.pages_used == stats.states_used == stats.snapshots_used == 0
         if interrupts.is_over:

@@ -102,7 +102,7 @@ def test_the_intervals_of_a_prompt_take_a_quarter_of_the_snapshots() -> None:
     run(world, budget=4096)
     assert world.states is not None
     assert world.states.snapshots.count == 8  # 5 short prompts, one interval, two at the end
-    again = [add(world, list(request.request.prompt)) for request in kept]
+    again = [add(world, list(request.prompt)) for request in kept]
     run(world)
     assert [request.num_cached_tokens for request in again] == [8] * 5
 

@@ -27,8 +27,8 @@ class KnownAnswers(Drafter):
     def propose(self, limits: Mapping[RequestState, int]) -> None:
         """Append draft tokens: about one in four is wrong, and some drafts are shorter."""
         for request, limit in limits.items():
-            asked, known = request.request, request.generated
-            answer = self._oracle(asked.prompt, request.max_tokens, asked.sampling)
+            known, sampling = request.generated, request.request.sampling
+            answer = self._oracle(request.prompt, request.max_tokens, sampling)
             draft_tokens = answer[known : known + self._draw.randrange(limit + 1)]
             request.draft_tokens += [
                 0 if self._draw.random() < 0.25 else token for token in draft_tokens

@@ -211,7 +211,7 @@ def run_schedule(
         return engine
 
     engine, tally = make(settings), Tally()
-    handles: list[RequestState] = []
+    added: list[RequestState] = []
     for number in range(requests):
         if prefix_cache_path is not None and number == requests // 2:
             tally += _end(engine, seed, failures) + Tally(restarts=1)
@@ -220,7 +220,7 @@ def run_schedule(
         sampling = draw.choice([GREEDY, GREEDY, DRAWN, PENALIZED])
         count = draw.choice([1, 2, 9, _LONGEST_ANSWER])
         priority = draw.randrange(-1, 2)
-        tenant = len(handles) % tenants
+        tenant = len(added) % tenants
         request = Request(
             draw.choice(prompts),
             count,
@@ -231,18 +231,18 @@ def run_schedule(
             cache_salt=str(tenant) if tenant else "",
         )
         copies = own.choice([1, 1, 4]) if model.state_bytes() else 1
-        handles += [engine.add(request) for _ in range(copies)]
+        added += [engine.add(request) for _ in range(copies)]
         for _ in range(draw.randrange(6)):
             engine.step()
         if draw.random() < 0.2:
-            engine.cancel(draw.choice(handles))
+            engine.cancel(draw.choice(added))
     tally += _end(engine, seed, failures)
-    for handle in handles:
-        _check(handle, oracle, f"seed {seed}")
+    for state in added:
+        _check(state, oracle, f"seed {seed}")
     return tally + Tally(
-        requests=len(handles),
-        cancelled=sum(handle.finish_reason == "cancelled" for handle in handles),
-        prefix_hits=sum(handle.usage.cached_tokens > 0 for handle in handles),
+        requests=len(added),
+        cancelled=sum(state.finish_reason == "cancelled" for state in added),
+        prefix_hits=sum(state.usage.cached_tokens > 0 for state in added),
     )
 
 
@@ -281,12 +281,12 @@ def _end(engine: Engine, seed: int, failures: float) -> Tally:
     )
 
 
-def _check(handle: RequestState, oracle: Oracle, where: str) -> None:
+def _check(state: RequestState, oracle: Oracle, where: str) -> None:
     """Compare the tokens of a request with the oracle. A cancelled request may have fewer."""
-    request = handle.request
-    actual = handle.tokens[len(request.prompt) :]
-    expected = oracle(request.prompt, handle.max_tokens, request.sampling)
-    if handle.finish_reason in ("cancelled", "error"):
+    request = state.request
+    actual = state.tokens[state.num_prompt_tokens :]
+    expected = oracle(state.prompt, state.max_tokens, request.sampling)
+    if state.finish_reason in ("cancelled", "error"):
         expected = expected[: len(actual)]
     if actual != expected:
         raise AssertionError(f"{where}, {request}: expected {expected}, got {actual}")
