@@ -1,7 +1,6 @@
 """Passes of the draft head of a model, over the hidden states of the model's own passes."""
 
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 import mlx.core as mx
 from jaxtyping import Float
@@ -9,6 +8,7 @@ from tinyllm_layers import Batch
 from tinyllm_ops import PageTable
 from tinyllm_qwen import Qwen
 from tinyllm_qwen.language_model import LanguageModel
+from tinyllm_qwen.tolist import ints
 
 from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_engine.request import RequestState
@@ -110,7 +110,7 @@ class HeadRunner:
         """Return the most likely next token of each request, among the first `vocab_size`."""
         h = mx.concatenate(list(outputs.values()))
         logits = self._model.draft_logits(h)[:, 0, :vocab_size]
-        return cast("list[int]", mx.argmax(logits, axis=-1).tolist())
+        return ints(mx.argmax(logits, axis=-1))
 
     def compute_drafts(self, outputs: HeadOutputs) -> HeadOutputs:
         """Compute the head for the last draft token of each request, from its own output."""

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import cast
 
 import mlx.core as mx
 from jaxtyping import Bool, Float, Integer
@@ -13,6 +12,7 @@ from tinyllm_qwen.sampling.best_tokens import BestTokens
 from tinyllm_qwen.sampling.candidates import Candidates
 from tinyllm_qwen.sampling.sample import Sample
 from tinyllm_qwen.sampling.sampler import choose, with_logprobs
+from tinyllm_qwen.tolist import float_rows, floats, int_rows, ints
 
 from tinyllm_engine.head_runner import HeadRunner
 from tinyllm_engine.kv.page_pool import PooledCache
@@ -113,7 +113,7 @@ class Runner:
         vectors = states / mx.linalg.norm(states, axis=-1, keepdims=True)
         mx.eval(vectors)
         self._wait()
-        return dict(zip(last, cast("list[list[float]]", vectors.tolist()), strict=True))
+        return dict(zip(last, float_rows(vectors), strict=True))
 
     def decode(self, chunks: Sequence[Chunk]) -> Scores | None:
         """Write the keys and values of decoded tokens, and score the tokens that may follow.
@@ -166,7 +166,7 @@ class Runner:
             sampled = self._reported(rows, tokens, scores)
         else:
             mx.eval(tokens, self._recurrent)
-            sampled = [SampledToken(token) for token in _integers(tokens)]
+            sampled = [SampledToken(token) for token in ints(tokens)]
         samples = iter(sampled)
         return [[next(samples) for _ in range(chunk.num_samples)] for chunk in chunks]
 
@@ -262,7 +262,7 @@ class Runner:
             own = scores.at(index) if isinstance(scores, BestTokens) else scores[index]
             samples[top] = with_logprobs(tokens[index], own, top, self._model.ops)
         mx.eval(tokens, [_arrays(sample) for sample in samples.values()], self._recurrent)
-        sampled = [SampledToken(token) for token in _integers(tokens)]
+        sampled = [SampledToken(token) for token in ints(tokens)]
         for top, group in groups.items():
             for row, reported in zip(group, _on_host(samples[top]), strict=True):
                 sampled[row] = reported
@@ -329,23 +329,13 @@ def _arrays(sample: Sample) -> list[mx.array]:
 
 def _on_host(sample: Sample) -> list[SampledToken]:
     """Convert the R rows of a sample to Python numbers."""
-    tokens, logprobs = _integers(sample.token), _floats(sample.logprob)
+    tokens, logprobs = ints(sample.token), floats(sample.logprob)
     if sample.top_tokens is None or sample.top_logprobs is None:
         return list(map(SampledToken, tokens, logprobs))
     tops = [
         tuple(map(TokenLogprob, ids, numbers))
         for ids, numbers in zip(
-            cast("list[list[int]]", sample.top_tokens.tolist()),
-            cast("list[list[float]]", sample.top_logprobs.tolist()),
-            strict=True,
+            int_rows(sample.top_tokens), float_rows(sample.top_logprobs), strict=True
         )
     ]
     return list(map(SampledToken, tokens, logprobs, tops))
-
-
-def _integers(x: mx.array) -> list[int]:
-    return cast("list[int]", x.tolist())
-
-
-def _floats(x: mx.array) -> list[float]:
-    return cast("list[float]", x.tolist())

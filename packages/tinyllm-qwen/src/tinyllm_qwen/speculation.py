@@ -1,7 +1,6 @@
 """Draft tokens from the draft head of a model, for one sequence."""
 
 from collections.abc import Iterator, Sequence
-from typing import cast
 
 import mlx.core as mx
 from jaxtyping import Float, Int
@@ -13,6 +12,7 @@ from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.sampling.candidates import Candidates
 from tinyllm_qwen.sampling.sample import Sample
 from tinyllm_qwen.sampling.sampler import Sampler, choose, with_logprobs
+from tinyllm_qwen.tolist import ints
 
 
 class Speculation:
@@ -104,12 +104,12 @@ class Speculation:
         Returns:
             The samples of the accepted draft tokens, and of the token after them.
         """
-        draft = [] if self._draft is None else cast("list[int]", self._draft.tolist())
+        draft = [] if self._draft is None else ints(self._draft)
         start, sampler = self._caches[0].offset, self._sampler
         h, _ = self._hidden([last, *draft], "decode")
         logits = self._model.logits(h, indices=range(h.shape[1]))[:, 0]
         chosen = choose(sampler.ahead(draft), Candidates(None, logits))
-        tokens = cast("list[int]", chosen.tolist())  # waits for the device
+        tokens = ints(chosen)  # waits for the device
         accepted = next(
             (i for i, pair in enumerate(zip(draft, tokens, strict=False)) if pair[0] != pair[1]),
             len(draft),

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
-from typing import cast
 
 import mlx.core as mx
 from tinyllm_layers import PagedCache, RecurrentPool
 from tinyllm_ops import QuantizedTensor
 from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.regular_file import exists
+from tinyllm_qwen.tolist import int_rows
 
 from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.kv.block_manager import HASH_BYTES, BlockManager
@@ -203,7 +203,7 @@ def _shapes(
 
 def _hashes(rows: mx.array) -> list[bytes]:
     """Return the block hashes of a tensor of a file."""
-    return [bytes(row) for row in cast("list[list[int]]", rows.tolist())]
+    return [bytes(row) for row in int_rows(rows)]
 
 
 def _write(

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
 
 import mlx.core as mx
+from tinyllm_qwen.tolist import ints
 
 from tinyllm_engine.request import RequestState
 from tinyllm_engine.runner import Runner
@@ -77,8 +77,8 @@ class DraftModel(Drafter):
                     chunks.append(chunk)
             logits = self._runner.decode(chunks)
             assert isinstance(logits, mx.array)
-            tokens = mx.argmax(logits[:, : self._vocab_size], axis=-1).tolist()
-            for chunk, token in zip(chunks, cast("list[int]", tokens), strict=True):
+            tokens = mx.argmax(logits[:, : self._vocab_size], axis=-1)
+            for chunk, token in zip(chunks, ints(tokens), strict=True):
                 chunk.request.draft_tokens.append(token)
                 self._written[chunk.request] = chunk.stop
 

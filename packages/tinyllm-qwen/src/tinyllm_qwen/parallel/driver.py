@@ -3,7 +3,6 @@
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
 
 import mlx.core as mx
 from jaxtyping import Float, Integer
@@ -18,6 +17,7 @@ from tinyllm_qwen.parallel.command import CacheSpec, Forward, encode
 from tinyllm_qwen.parallel.control_channel import ControlChannel
 from tinyllm_qwen.parallel.execute import Result, execute
 from tinyllm_qwen.sampling.best_tokens import BestTokens, check_num_best
+from tinyllm_qwen.tolist import int_rows
 
 
 class Driver:
@@ -204,7 +204,7 @@ class Driver:
                 raise ValueError("batch: expected `Batch.at` for caches of one sequence, got pages")
         for layer in self._model.layers:
             layer.mixer.check_positions(batch)
-        ids = cast(list[list[int]], tokens.tolist())
+        ids = int_rows(tokens)
         return Forward(number, spec, length=length, tokens=ids, batch=batch)
 
     def _check_tables(self, batch: Batch, spec: CacheSpec) -> None:

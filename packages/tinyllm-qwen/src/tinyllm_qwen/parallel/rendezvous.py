@@ -7,12 +7,12 @@ import secrets
 import socket
 import time
 from pathlib import Path
-from typing import cast
 
 import mlx.core as mx
 from tinyllm_layers import Communicator
 
 from tinyllm_qwen.parallel.control_channel import HEARTBEAT_TIMEOUT, ControlChannel, LossCallback
+from tinyllm_qwen.tolist import ints
 
 _HELLO_TIMEOUT = 2.0
 """Seconds in which a new connection must send its rank and the password."""
@@ -99,8 +99,7 @@ def _codes(text: str) -> mx.array:
 
 
 def _text(codes: mx.array) -> str:
-    numbers = cast(list[int], codes.astype(mx.uint8).tolist())
-    return bytes(numbers).rstrip(b"\0").decode(errors="replace")
+    return bytes(ints(codes.astype(mx.uint8))).rstrip(b"\0").decode(errors="replace")
 
 
 def _own_host() -> str:

@@ -5,12 +5,12 @@ import uuid
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import cast
 
 import mlx.core as mx
 from tinyllm_layers import Communicator
 
 from tinyllm_qwen.free_memory import free_memory
+from tinyllm_qwen.tolist import ints
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NUMBER_BYTES = 8
@@ -49,4 +49,4 @@ def machine_name() -> str:
 def exchanged(ranks: Communicator, data: bytes) -> list[bytes]:
     """Return the data of all ranks, in the order of ranks. All data must have the same length."""
     rows = ranks.all_gather(mx.array(list(data), dtype=mx.int32))
-    return [bytes(cast(list[int], row.tolist())) for row in rows]
+    return [bytes(ints(row)) for row in rows]
