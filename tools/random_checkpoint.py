@@ -10,6 +10,7 @@ import argparse
 from pathlib import Path
 
 import mlx.core as mx
+from tinyllm_ops import QuantizationMode
 from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.testing import SHAPES, hybrid_checkpoint
 
@@ -53,7 +54,9 @@ def main() -> None:
     print(f"uv run chat --model {options.target}")
 
 
-def packed_format(mode: str, bits: int | None, group_size: int | None) -> PackedFormat | None:
+def packed_format(
+    mode: QuantizationMode, bits: int | None, group_size: int | None
+) -> PackedFormat | None:
     """Return the format that the options name, or None for no quantization."""
     if mode == "affine":
         if bits is None and group_size is not None:

@@ -1,4 +1,5 @@
 from itertools import pairwise
+from typing import Literal
 
 import mlx.core as mx
 import numpy as np
@@ -37,7 +38,9 @@ def qkv(shape: tuple[int, ...], dtype: mx.Dtype) -> tuple[mx.array, mx.array, mx
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("mask", [None, "causal"])
-def test_attends(ops: OpSet, dtype: mx.Dtype, shape: tuple[int, ...], mask: str | None) -> None:
+def test_attends(
+    ops: OpSet, dtype: mx.Dtype, shape: tuple[int, ...], mask: Literal["causal"] | None
+) -> None:
     q, k, v = qkv(shape, dtype)
     y = ops.attention(q, k, v, None, mask)
     assert (y.shape, y.dtype) == (q.shape, dtype)
@@ -54,7 +57,12 @@ def test_attends(ops: OpSet, dtype: mx.Dtype, shape: tuple[int, ...], mask: str 
 )
 @settings(max_examples=100)
 def test_takes_any_lengths(
-    length: int, keys: int, heads: tuple[int, int], dim: int, mask: str | None, dtype: mx.Dtype
+    length: int,
+    keys: int,
+    heads: tuple[int, int],
+    dim: int,
+    mask: Literal["causal"] | None,
+    dtype: mx.Dtype,
 ) -> None:
     q, k, v = qkv((1, *heads, length, keys, dim), dtype)
     y = opset("cpu").attention(q, k, v, None, mask)

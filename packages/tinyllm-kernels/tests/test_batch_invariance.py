@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import mlx.core as mx
 import pytest
-from tinyllm_kernels.testing import LayerShape, make_layers, same_bits
+from tinyllm_kernels.testing import LayerShape, WeightFormat, make_layers, same_bits
 from tinyllm_layers import Batch, DenseCache, LayerCache, PagedCache, make_stack
 from tinyllm_layers.testing import Family
 from tinyllm_ops import OpSet, PageTable, Weight, quantize
@@ -52,7 +52,7 @@ def check_prompt(op: Op, rows: mx.array) -> None:
             assert same_bits(part, text[:, first:last]), (first, last)
 
 
-def weight(shape: tuple[int, ...], dtype: mx.Dtype, form: tuple[str, int, int] | None) -> Weight:
+def weight(shape: tuple[int, ...], dtype: mx.Dtype, form: WeightFormat | None) -> Weight:
     w = normal(shape, dtype, seed=2)
     return w if form is None else quantize(w, form[2], form[1], form[0])
 
@@ -62,7 +62,7 @@ def weight(shape: tuple[int, ...], dtype: mx.Dtype, form: tuple[str, int, int] |
 def test_linear(
     ops: OpSet,
     dtype: mx.Dtype,
-    form: tuple[str, int, int] | None,
+    form: WeightFormat | None,
     check: Callable[[Op, mx.array], None],
 ) -> None:
     w, bias = weight((45, 256), dtype, form), normal((45,), dtype, seed=3)
@@ -76,7 +76,7 @@ def test_linear(
 def test_expert_linear(
     ops: OpSet,
     dtype: mx.Dtype,
-    form: tuple[str, int, int] | None,
+    form: WeightFormat | None,
     check: Callable[[Op, mx.array], None],
 ) -> None:
     w = weight((3, 27, 128), dtype, form)
@@ -105,7 +105,7 @@ def test_ops_of_rows(
 @pytest.mark.parametrize("form", FORMATS, ids=str)
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "qwen3_moe"])
 def test_chunks_of_a_prompt(
-    ops: OpSet, dtype: mx.Dtype, family: Family, form: tuple[str, int, int] | None, kind: str
+    ops: OpSet, dtype: mx.Dtype, family: Family, form: WeightFormat | None, kind: str
 ) -> None:
     """The last token of a prompt has the same bits in a chunk of its own, and in a long chunk."""
     shape = LayerShape(family, form, width=128, heads=4, kv_heads=2, head_dim=32, hidden=192)
@@ -146,7 +146,7 @@ def pass_of(chosen: list[int], start: dict[int, int], stop: dict[int, int]) -> P
 @pytest.mark.parametrize("form", [None, ("affine", 4, 32), ("affine", 8, 32)], ids=str)
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "qwen3_moe"])
 def test_sequences_in_pages(
-    ops: OpSet, dtype: mx.Dtype, family: Family, form: tuple[str, int, int] | None, bits: int | None
+    ops: OpSet, dtype: mx.Dtype, family: Family, form: WeightFormat | None, bits: int | None
 ) -> None:
     """Each sequence has two passes: its prompt, and one decode step."""
     shape = LayerShape(family, form)

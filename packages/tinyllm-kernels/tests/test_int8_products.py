@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tinyllm_kernels import BackendError, opset
 from tinyllm_kernels.testing import (
     LayerShape,
+    WeightFormat,
     make_batches,
     make_caches,
     make_input,
@@ -20,7 +21,7 @@ from tinyllm_kernels.testing import (
     same_bits,
 )
 from tinyllm_layers import Backend, LayerStack, MoE, make_stack
-from tinyllm_ops import OpSet, Phase, QuantizedTensor, Weight, quantize
+from tinyllm_ops import OpSet, Phase, QuantizationMode, QuantizedTensor, Weight, quantize
 from tinyllm_ops.testing import assert_close, exact, normal, oracle
 
 FORMS = [
@@ -64,7 +65,7 @@ def rounds(dtype: mx.Dtype, bits: int, phase: Phase) -> bool:
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 def test_products_are_those_of_rounded_activations(
-    int8_ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, str], phase: Phase
+    int8_ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, QuantizationMode], phase: Phase
 ) -> None:
     group, bits, _ = form
     w = quantize(normal((45, 384), dtype, seed=2), *form)
@@ -96,7 +97,7 @@ def test_prompts_are_multiplied_with_int8_activations_except_in_bfloat16_on_amx(
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_largest_sums_do_not_overflow(
-    int8_ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, str], sign: int
+    int8_ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, QuantizationMode], sign: int
 ) -> None:
     w = quantize(normal((45, 384), dtype, seed=2), *form)
     largest = 0x77777777 if form[2] == "mxfp4" else 0xFFFFFFFF
@@ -107,7 +108,7 @@ def test_the_largest_sums_do_not_overflow(
 
 @pytest.mark.parametrize("form", [(64, 4, "affine"), (64, 8, "affine"), (32, 4, "mxfp4")], ids=str)
 def test_a_row_has_the_same_bits_in_any_batch_and_phase(
-    int8_ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, str]
+    int8_ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, QuantizationMode]
 ) -> None:
     phases: list[Phase] = ["prefill", "decode"]
     x, w = normal((1, 70, 384), dtype, seed=1), quantize(normal((45, 384), dtype, seed=2), *form)
@@ -129,7 +130,7 @@ def test_a_row_has_the_same_bits_in_any_batch_and_phase(
     ids=str,
 )
 def test_a_long_prompt_has_the_bits_of_its_chunks(
-    int8_ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, str]
+    int8_ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, QuantizationMode]
 ) -> None:
     """Vectors of AVX2 multiply many rows of x by two panels of prepared weights, block by block."""
     assert isinstance(int8_ops, Backend)
@@ -146,7 +147,7 @@ def test_a_long_prompt_has_the_bits_of_its_chunks(
 
 @pytest.mark.parametrize("form", UNCHANGED, ids=str)
 def test_other_weights_are_multiplied_as_by_cpu(
-    int8_ops: OpSet, ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, str] | None
+    int8_ops: OpSet, ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, QuantizationMode] | None
 ) -> None:
     x, dense = normal((9, 384), dtype, seed=1), normal((45, 384), dtype, seed=2)
     w: Weight = dense if form is None else quantize(dense, *form)
@@ -155,7 +156,7 @@ def test_other_weights_are_multiplied_as_by_cpu(
 
 @pytest.mark.parametrize("form", [(64, 4, "affine"), (64, 8, "affine"), (32, 4, "mxfp4")], ids=str)
 def test_float32_is_multiplied_as_by_cpu(
-    int8_ops: OpSet, ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, str]
+    int8_ops: OpSet, ops: OpSet, dtype: mx.Dtype, form: tuple[int, int, QuantizationMode]
 ) -> None:
     x, w = normal((9, 384), mx.float32, seed=1), quantize(normal((45, 384), dtype, seed=2), *form)
     assert same_bits(int8_ops.linear(x, w), ops.linear(x, w))
@@ -214,9 +215,7 @@ def test_a_native_stack_in_float32_has_the_bits_of_its_ops(int8_ops: OpSet) -> N
     check_stack(int8_ops, mx.float32, "dense", ("mxfp4", 4, 32))
 
 
-def check_stack(
-    int8_ops: OpSet, dtype: mx.Dtype, kind: str, weight_format: tuple[str, int, int]
-) -> None:
+def check_stack(int8_ops: OpSet, dtype: mx.Dtype, kind: str, weight_format: WeightFormat) -> None:
     """Compare the native stack with `LayerStack` on the same layers, caches and batches."""
     shape = LayerShape(weight_format=weight_format, width=128, heads=8, hidden=256)
     layers = make_layers(shape, 3, dtype, int8_ops)

@@ -6,11 +6,19 @@ import mlx.core as mx
 import pytest
 from tinyllm_kernels.cpu.interleaved_tensor import InterleavedTensor
 from tinyllm_layers import Backend
-from tinyllm_ops import MLX, REFERENCE, QuantizedTensor, Weight, dequantize, quantize
+from tinyllm_ops import (
+    MLX,
+    REFERENCE,
+    QuantizationMode,
+    QuantizedTensor,
+    Weight,
+    dequantize,
+    quantize,
+)
 from tinyllm_ops.testing import assert_close, exact, normal, oracle
 
 SIXTEEN = [mx.bfloat16, mx.float16]
-FORMS = [
+FORMS: list[tuple[int, int, QuantizationMode]] = [
     *((bits, group, "affine") for bits in (4, 8) for group in (32, 64, 128)),
     (4, 32, "mxfp4"),
     (4, 16, "nvfp4"),
@@ -24,7 +32,11 @@ def prepared(ops: Backend, w: Weight) -> Weight:
 
 
 def packed(
-    shape: tuple[int, ...], dtype: mx.Dtype, bits: int = 4, group: int = 64, mode: str = "affine"
+    shape: tuple[int, ...],
+    dtype: mx.Dtype,
+    bits: int = 4,
+    group: int = 64,
+    mode: QuantizationMode = "affine",
 ) -> Weight:
     return quantize(normal(shape, dtype, seed=2), group, bits, mode)
 
@@ -37,7 +49,7 @@ def same_bits(a: mx.array, b: mx.array) -> bool:
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("of_w", SIXTEEN, ids=str)
 def test_products_are_those_with_the_plain_weight(
-    ops: Backend, dtype: mx.Dtype, of_w: mx.Dtype, form: tuple[int, int, str]
+    ops: Backend, dtype: mx.Dtype, of_w: mx.Dtype, form: tuple[int, int, QuantizationMode]
 ) -> None:
     plain = packed((48, 384), of_w, *form)
     w = prepared(ops, plain)
@@ -53,7 +65,7 @@ def test_products_are_those_with_the_plain_weight(
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("rows_of_w", [45, 48])  # with 48, rows are interleaved
 def test_decode_steps_together_have_the_bits_of_each_alone(
-    ops: Backend, dtype: mx.Dtype, rows_of_w: int, form: tuple[int, int, str]
+    ops: Backend, dtype: mx.Dtype, rows_of_w: int, form: tuple[int, int, QuantizationMode]
 ) -> None:
     """The kernel depends on the number of rows: AMX multiplies up to 16 rows together."""
     w = prepared(ops, packed((rows_of_w, 384), mx.bfloat16, *form))
@@ -65,7 +77,7 @@ def test_decode_steps_together_have_the_bits_of_each_alone(
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_a_prompt_of_any_length_has_the_bits_of_a_longer_one(
-    ops: Backend, dtype: mx.Dtype, form: tuple[int, int, str]
+    ops: Backend, dtype: mx.Dtype, form: tuple[int, int, QuantizationMode]
 ) -> None:
     """The kernel depends on the number of tokens: few tokens of bfloat16 have their own."""
     w = prepared(ops, packed((48, 384), mx.bfloat16, *form))
@@ -78,7 +90,9 @@ def test_a_prompt_of_any_length_has_the_bits_of_a_longer_one(
 
 
 @pytest.mark.parametrize("form", [(4, 64, "affine"), (8, 64, "affine"), (4, 16, "nvfp4")], ids=str)
-def test_experts_are_found(ops: Backend, dtype: mx.Dtype, form: tuple[int, int, str]) -> None:
+def test_experts_are_found(
+    ops: Backend, dtype: mx.Dtype, form: tuple[int, int, QuantizationMode]
+) -> None:
     plain = packed((3, 32, 128), mx.bfloat16, *form)
     x = normal((5, 1, 128), dtype, seed=1)
     experts = mx.array([[0], [1], [1], [2], [2]])
@@ -149,7 +163,7 @@ def test_a_part_of_a_wider_array_is_widened(ops: Backend) -> None:
 
 @pytest.mark.parametrize("form", [(4, 64, "affine"), (4, 32, "mxfp4")], ids=str)
 def test_an_interleaved_tensor_reads_as_the_plain_tensor(
-    ops: Backend, native: ModuleType, form: tuple[int, int, str]
+    ops: Backend, native: ModuleType, form: tuple[int, int, QuantizationMode]
 ) -> None:
     plain = packed((2, 32, 256), mx.bfloat16, *form)
     assert isinstance(plain, QuantizedTensor)
@@ -191,7 +205,7 @@ def test_preparing_twice_changes_nothing(ops: Backend) -> None:
     "form", [*((bits, 64, "affine") for bits in (2, 3, 4, 5, 6, 8)), (4, 32, "mxfp4")], ids=str
 )
 def test_the_size_after_preparing_is_known_before(
-    ops: Backend, rows: int, form: tuple[int, int, str]
+    ops: Backend, rows: int, form: tuple[int, int, QuantizationMode]
 ) -> None:
     plain = packed((rows, 384), mx.bfloat16, *form)
     size = ops.prepared_bytes(plain)

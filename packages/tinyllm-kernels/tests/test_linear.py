@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tinyllm_kernels import opset
 from tinyllm_kernels.cpu.arguments import native_weight
-from tinyllm_ops import OpSet, Phase, QuantizedTensor, quantize
+from tinyllm_ops import OpSet, Phase, QuantizationMode, QuantizedTensor, quantize
 from tinyllm_ops.testing import TOLERANCE, assert_close, exact, normal, oracle
 
 AFFINE = [("affine", bits, group) for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64, 128)]
@@ -35,7 +35,7 @@ def test_multiplies_dense_weights(
 
 @pytest.mark.parametrize(("mode", "bits", "group"), AFFINE + FLOATS)
 def test_multiplies_packed_weights_and_reads_their_rows(
-    ops: OpSet, dtype: mx.Dtype, mode: str, bits: int, group: int
+    ops: OpSet, dtype: mx.Dtype, mode: QuantizationMode, bits: int, group: int
 ) -> None:
     for inputs in (384, 5 * group):  # whole vectors of every instruction set, and a remainder
         w = quantize(normal((45, inputs), dtype, seed=2), group, bits, mode)
@@ -53,7 +53,7 @@ def test_multiplies_packed_weights_and_reads_their_rows(
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 @pytest.mark.parametrize(("mode", "bits", "group"), [("affine", 4, 64), *FLOATS])
 def test_groups_of_zeros_give_zeros(
-    ops: OpSet, dtype: mx.Dtype, mode: str, bits: int, group: int, phase: Phase
+    ops: OpSet, dtype: mx.Dtype, mode: QuantizationMode, bits: int, group: int, phase: Phase
 ) -> None:
     """MLX gives a group of zeros in mxfp4 the scale 1, 500 times that of the groups beside it."""
     dense = normal((64, 1024), dtype, seed=2) * 0.002
@@ -65,7 +65,7 @@ def test_groups_of_zeros_give_zeros(
 
 
 @pytest.mark.parametrize("mode", ["affine", "mxfp4", "nvfp4"])
-def test_tiny_inputs_give_tiny_results(ops: OpSet, mode: str) -> None:
+def test_tiny_inputs_give_tiny_results(ops: OpSet, mode: QuantizationMode) -> None:
     x = (mx.abs(normal((1, 20, 256), mx.float32, seed=1)) * 1e-35).astype(mx.bfloat16)
     w = quantize(normal((32, 256), mx.bfloat16, seed=2), {"nvfp4": 16}.get(mode, 32), 4, mode)
     y, expected = ops.linear(x, w), oracle.linear(exact(x), exact(w))
@@ -198,7 +198,13 @@ def test_nan_and_inf_reach_only_their_own_row(
     [("mxfp8", 8, 32, 256), ("mxfp4", 4, 32, 16), ("nvfp4", 4, 16, 16)],
 )
 def test_every_code_of_the_float_formats_is_read(
-    ops: OpSet, dtype: mx.Dtype, phase: Phase, mode: str, bits: int, group: int, codes: int
+    ops: OpSet,
+    dtype: mx.Dtype,
+    phase: Phase,
+    mode: QuantizationMode,
+    bits: int,
+    group: int,
+    codes: int,
 ) -> None:
     """The numbers of a matrix are its products with unit vectors."""
     every = np.resize(np.arange(codes, dtype=np.uint8), (16, 256))

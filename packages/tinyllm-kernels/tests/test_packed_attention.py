@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tinyllm_kernels import opset
+from tinyllm_kernels.testing import WeightFormat
 from tinyllm_ops import OpSet, PageTable, QuantizedTensor, Weight, quantize
 from tinyllm_ops.testing import assert_close, exact, normal, oracle, page_table
 
@@ -18,7 +19,7 @@ FORMATS = [
 ]
 
 
-def packed(format_: tuple[str, int, int], dtype: mx.Dtype, keys: int, seed: int) -> Weight:
+def packed(format_: WeightFormat, dtype: mx.Dtype, keys: int, seed: int) -> Weight:
     mode, bits, group = format_
     return quantize(normal((1, 2, keys, 128), dtype, seed=seed), group, bits, mode)
 
@@ -26,7 +27,7 @@ def packed(format_: tuple[str, int, int], dtype: mx.Dtype, keys: int, seed: int)
 @pytest.mark.parametrize("format_", FORMATS, ids=str)
 @pytest.mark.parametrize("lengths", [(1, 300), (3, 9), (41, 139)])
 def test_reads_every_format(
-    ops: OpSet, dtype: mx.Dtype, format_: tuple[str, int, int], lengths: tuple[int, int]
+    ops: OpSet, dtype: mx.Dtype, format_: WeightFormat, lengths: tuple[int, int]
 ) -> None:
     length, keys = lengths
     q = normal((1, 6, length, 128), dtype, seed=1)

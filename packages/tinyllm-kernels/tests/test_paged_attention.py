@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tinyllm_kernels import opset
-from tinyllm_ops import OpSet, PageTable, Weight, quantize
+from tinyllm_ops import OpSet, PageTable, QuantizationMode, Weight, quantize
 from tinyllm_ops.testing import (
     TOLERANCE,
     assert_close,
@@ -73,7 +73,9 @@ def test_takes_any_requests(
 
 
 @pytest.mark.parametrize(("mode", "bits"), [("affine", 8), ("affine", 4), ("mxfp8", 8)])
-def test_pages_may_be_packed(ops: OpSet, dtype: mx.Dtype, mode: str, bits: int) -> None:
+def test_pages_may_be_packed(
+    ops: OpSet, dtype: mx.Dtype, mode: QuantizationMode, bits: int
+) -> None:
     table = page_table(REQUESTS, 16, seed=2)
     q, *dense = inputs(table, 16, dtype)
     k, v = (quantize(x, 32, bits, mode) for x in dense)

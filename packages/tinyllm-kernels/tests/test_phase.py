@@ -13,13 +13,19 @@ import mlx.core as mx
 import pytest
 from tinyllm_kernels.cpu.arguments import native_weight as weight
 from tinyllm_kernels.cpu.interleaved_tensor import InterleavedTensor
-from tinyllm_kernels.testing import same_bits
+from tinyllm_kernels.testing import WeightFormat, same_bits
 from tinyllm_layers import Backend
 from tinyllm_ops import OpSet, PageTable, QuantizedTensor, Weight, quantize
 from tinyllm_ops.testing import normal
 
 ROWS = 37
-FORMATS = [None, ("affine", 4, 64), ("affine", 8, 32), ("affine", 3, 32), ("mxfp4", 4, 32)]
+FORMATS: list[WeightFormat | None] = [
+    None,
+    ("affine", 4, 64),
+    ("affine", 8, 32),
+    ("affine", 3, 32),
+    ("mxfp4", 4, 32),
+]
 PHASES = ["prefill", "decode"]
 # Chunks of one token: three at the beginning, others in the middle and at the end; edges of tiles.
 CUTS = [0, 1, 2, 3, 6, 7, 24, 25, 36, ROWS]
@@ -37,9 +43,7 @@ def check(op: Op, rows: mx.array, phase: str) -> None:
     assert same_bits(op(rows[:, None], phase), alone.swapaxes(0, 1))
 
 
-def packed(
-    shape: tuple[int, ...], dtype: mx.Dtype, form: tuple[str, int, int] | None, seed: int
-) -> Weight:
+def packed(shape: tuple[int, ...], dtype: mx.Dtype, form: WeightFormat | None, seed: int) -> Weight:
     """Return a random weight under which activations keep their size."""
     w = normal(shape, dtype, seed=seed) / shape[-1] ** 0.5
     return w if form is None else quantize(w, form[2], form[1], form[0])
@@ -47,9 +51,7 @@ def packed(
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("form", FORMATS, ids=str)
-def test_linear(
-    native: ModuleType, dtype: mx.Dtype, form: tuple[str, int, int] | None, phase: str
-) -> None:
+def test_linear(native: ModuleType, dtype: mx.Dtype, form: WeightFormat | None, phase: str) -> None:
     w, bias = weight(packed((45, 256), dtype, form, 2)), normal((45,), dtype, seed=3)
     rows = normal((ROWS, 256), dtype, seed=1)
     check(lambda x, phase: native.linear(x, w, bias, None, phase), rows, phase)
@@ -88,7 +90,7 @@ def test_linear_without_batch_axes(native: ModuleType, dtype: mx.Dtype, dims: in
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("form", FORMATS, ids=str)
 def test_expert_linear(
-    native: ModuleType, dtype: mx.Dtype, form: tuple[str, int, int] | None, phase: str
+    native: ModuleType, dtype: mx.Dtype, form: WeightFormat | None, phase: str
 ) -> None:
     w = weight(packed((3, 27, 128), dtype, form, 2))
 
@@ -106,14 +108,14 @@ def norm_of(width: int, dtype: mx.Dtype, seed: int) -> tuple[mx.array, float]:
     return 1 + normal((width,), dtype, seed=seed) / 8, 1e-6
 
 
-def mlp(native: ModuleType, dtype: mx.Dtype, form: tuple[str, int, int] | None) -> object:
+def mlp(native: ModuleType, dtype: mx.Dtype, form: WeightFormat | None) -> object:
     """A native handle of an MLP."""
     shapes = ((HIDDEN, WIDTH), (HIDDEN, WIDTH), (WIDTH, HIDDEN))
     weights = [weight(packed(shape, dtype, form, 10 + i)) for i, shape in enumerate(shapes)]
     return native.mlp_handle(norm_of(WIDTH, dtype, 5), *weights, adds_residual=True)
 
 
-def moe(native: ModuleType, dtype: mx.Dtype, form: tuple[str, int, int] | None) -> object:
+def moe(native: ModuleType, dtype: mx.Dtype, form: WeightFormat | None) -> object:
     """A native handle of a MoE with 8 experts, 3 for each token, and a shared expert."""
     shapes = ((8, HIDDEN, WIDTH), (8, HIDDEN, WIDTH), (8, WIDTH, HIDDEN))
     router = weight(packed((8, WIDTH), dtype, None, 20))
@@ -130,9 +132,7 @@ def moe(native: ModuleType, dtype: mx.Dtype, form: tuple[str, int, int] | None) 
     )
 
 
-def attention_weights(
-    native: ModuleType, dtype: mx.Dtype, form: tuple[str, int, int] | None
-) -> object:
+def attention_weights(native: ModuleType, dtype: mx.Dtype, form: WeightFormat | None) -> object:
     """A native handle of grouped-query attention."""
     widths = (HEADS * DIM, KV_HEADS * DIM, KV_HEADS * DIM)
     inputs = [
@@ -162,9 +162,9 @@ LAYER_FORMATS = [None, ("affine", 4, 32), ("affine", 8, 32), ("mxfp4", 4, 32)]
 def test_feed_forward(
     native: ModuleType,
     dtype: mx.Dtype,
-    form: tuple[str, int, int] | None,
+    form: WeightFormat | None,
     phase: str,
-    make_handle: Callable[[ModuleType, mx.Dtype, tuple[str, int, int] | None], object],
+    make_handle: Callable[[ModuleType, mx.Dtype, WeightFormat | None], object],
 ) -> None:
     handle = make_handle(native, dtype, form)
     rows = normal((ROWS, WIDTH), dtype, seed=1)
@@ -174,7 +174,7 @@ def test_feed_forward(
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("form", LAYER_FORMATS, ids=str)
 def test_project_qkv(
-    native: ModuleType, dtype: mx.Dtype, form: tuple[str, int, int] | None, phase: str
+    native: ModuleType, dtype: mx.Dtype, form: WeightFormat | None, phase: str
 ) -> None:
     handle = attention_weights(native, dtype, form)
 
@@ -273,9 +273,9 @@ def test_paged_attention(
 def test_layers(
     native: ModuleType,
     dtype: mx.Dtype,
-    form: tuple[str, int, int] | None,
+    form: WeightFormat | None,
     phase: str,
-    make_handle: Callable[[ModuleType, mx.Dtype, tuple[str, int, int] | None], object],
+    make_handle: Callable[[ModuleType, mx.Dtype, WeightFormat | None], object],
 ) -> None:
     halves = attention_weights(native, dtype, form), make_handle(native, dtype, form)
     group = native.layer_group([halves] * 2)
@@ -301,7 +301,7 @@ def test_layers(
 def test_paged_layers(
     native: ModuleType,
     dtype: mx.Dtype,
-    form: tuple[str, int, int] | None,
+    form: WeightFormat | None,
     window: int,
     width: int | None,
     phase: str,

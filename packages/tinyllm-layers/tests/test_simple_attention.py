@@ -5,17 +5,17 @@ import mlx.nn
 import numpy as np
 import pytest
 from tinyllm_layers import SimpleMultiHeadAttention
-from tinyllm_ops import OpSet, Weight
+from tinyllm_ops import Mask, OpSet, Weight
 from tinyllm_ops.testing import assert_close, exact, normal, oracle
 
 
-def some_mask(kind: str, length: int, keys: int) -> mx.array | str | None:
+def some_mask(kind: str, length: int, keys: int) -> Mask:
     if kind in ("random", "boolean"):
         hidden = np.random.default_rng(9).random((length, keys)) < 0.3
         if kind == "boolean":
             return mx.array(~hidden)
         return mx.array(np.where(hidden, -np.inf, 0.0).astype(np.float32))
-    return {"none": None, "causal": "causal"}[kind]
+    return "causal" if kind == "causal" else None
 
 
 @pytest.mark.parametrize(("heads", "bits"), [(1, None), (3, None), (3, 8), (40, None)])

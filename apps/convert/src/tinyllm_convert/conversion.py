@@ -7,7 +7,13 @@ from pathlib import Path
 
 import typer
 from tinyllm_cli.messages import UsageError, notice
-from tinyllm_ops.quantization.tensor import AFFINE, AFFINE_BITS, AFFINE_GROUPS, FLOAT_MODES
+from tinyllm_ops.quantization.tensor import (
+    AFFINE_BITS,
+    AFFINE_GROUPS,
+    FLOAT_MODES,
+    QUANTIZATION_MODES,
+    is_quantization_mode,
+)
 from tinyllm_qwen import Conversion, ConversionConfig, convert
 from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES
 from tinyllm_qwen.config.quantization import PackedFormat
@@ -15,7 +21,6 @@ from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_convert.options import Options
 from tinyllm_convert.progress import ProgressBar
 
-MODES = (AFFINE, *FLOAT_MODES)
 _DTYPES = {str(dtype).removeprefix("mlx.core."): dtype for dtype in MLX_DTYPES.values()}
 _DEFAULT_GROUP_SIZE = 64
 _MAX_LISTED = 3  # unquantized matrices that the report names
@@ -77,8 +82,8 @@ def conversion_config(options: Options) -> ConversionConfig:
 def _format(options: Options) -> PackedFormat | None:
     """Return the format of quantized matrices; None if nothing is quantized."""
     mode, bits, group_size = options.mode, options.bits, options.group_size
-    if mode is not None:
-        _check_choice("--mode", mode, MODES)
+    if mode is not None and not is_quantization_mode(mode):
+        raise _choice_error("--mode", mode, QUANTIZATION_MODES)
     if mode in FLOAT_MODES:
         for option, given, fixed in zip(
             ("--bits", "--group-size"), (bits, group_size), FLOAT_MODES[mode], strict=True
@@ -102,7 +107,11 @@ def _format(options: Options) -> PackedFormat | None:
 
 def _check_choice(option: str, value: object, allowed: tuple[object, ...]) -> None:
     if value not in allowed:
-        raise UsageError(f"{option}: expected one of {', '.join(map(str, allowed))}, got {value}")
+        raise _choice_error(option, value, allowed)
+
+
+def _choice_error(option: str, value: object, allowed: tuple[object, ...]) -> UsageError:
+    return UsageError(f"{option}: expected one of {', '.join(map(str, allowed))}, got {value}")
 
 
 def report(done: Conversion, target: str, packed: PackedFormat | None, seconds: float) -> list[str]:

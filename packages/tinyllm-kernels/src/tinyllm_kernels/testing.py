@@ -22,13 +22,13 @@ from tinyllm_layers import (
 )
 from tinyllm_layers.cache.dense import GrowingCache
 from tinyllm_layers.testing import Family, packed, random_decoder_layer
-from tinyllm_ops import REFERENCE, OpSet, PageTable, QuantizedTensor, Yarn
+from tinyllm_ops import REFERENCE, OpSet, PageTable, QuantizationMode, QuantizedTensor, Yarn
 from tinyllm_ops.testing import exact, normal
 
 PAGE_SIZE = 4  # tokens per page of `make_caches`
 NUM_PAGES = 12  # pages of `make_caches` and `make_table`
 
-WeightFormat = tuple[str, int, int]
+WeightFormat = tuple[QuantizationMode, int, int]
 """Mode, bits and group size of quantized weights."""
 
 L = TypeVar("L")

@@ -1,5 +1,7 @@
 """Decode and prefill attention: each head dim once, each dtype at least once."""
 
+from typing import Literal
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -42,7 +44,9 @@ def qkv(
     return q, k, v
 
 
-def check(metal: OpSet, q: mx.array, k: Weight, v: Weight, mask: str | None = "causal") -> mx.array:
+def check(
+    metal: OpSet, q: mx.array, k: Weight, v: Weight, mask: Literal["causal"] | None = "causal"
+) -> mx.array:
     y = metal.attention(q, k, v, None, mask)
     assert (y.shape, y.dtype) == (q.shape, q.dtype)
     assert_close(y, oracle.attention(exact(q), exact(k), exact(v), None, mask))
@@ -163,7 +167,7 @@ def test_a_prefill_chunk_of_one_token_has_the_bits_of_a_longer_chunk(
 
 @pytest.mark.parametrize("mask", [None, "causal"])
 def test_several_queries_of_the_decode_phase_are_decode_steps(
-    metal_checked: OpSet, mask: str | None
+    metal_checked: OpSet, mask: Literal["causal"] | None
 ) -> None:
     q, k, v = qkv(4, 3)  # a causal mask hides all keys from the first query
     y = metal_checked.attention(q, k, v, None, mask, phase="decode")

@@ -9,7 +9,7 @@ from tinyllm_ops.mlx import MLX
 from tinyllm_ops.opset import Mask, OpSet, Positions
 from tinyllm_ops.page_table import PageTable
 from tinyllm_ops.phase import Phase, phase_of
-from tinyllm_ops.quantization.tensor import QuantizedTensor, Weight, dequantize
+from tinyllm_ops.quantization.tensor import QuantizationMode, QuantizedTensor, Weight, dequantize
 from tinyllm_ops.reference import REFERENCE
 from tinyllm_ops.reference.attention import (
     causal_mask,
@@ -45,6 +45,7 @@ __all__ = [
     "PageTable",
     "Phase",
     "Positions",
+    "QuantizationMode",
     "QuantizedTensor",
     "StateTable",
     "Weight",

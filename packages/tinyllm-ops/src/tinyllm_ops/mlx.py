@@ -32,7 +32,7 @@ from tinyllm_ops.checks import (
 from tinyllm_ops.opset import Mask, OpSet, Positions
 from tinyllm_ops.page_table import PageTable
 from tinyllm_ops.phase import Phase
-from tinyllm_ops.quantization.tensor import AFFINE, QuantizedTensor, Weight
+from tinyllm_ops.quantization.tensor import AFFINE, QuantizationMode, QuantizedTensor, Weight
 from tinyllm_ops.recurrent_checks import check_gated_rms_norm
 from tinyllm_ops.reference.attention import additive_mask, causal_mask
 from tinyllm_ops.reference.delta_net import causal_conv, gated_delta
@@ -247,7 +247,10 @@ def gated_rms_norm(
 
 
 def quantize(
-    w: Float[mx.array, "*lead I"], group_size: int = 64, bits: int = 4, mode: str = AFFINE
+    w: Float[mx.array, "*lead I"],
+    group_size: int = 64,
+    bits: int = 4,
+    mode: QuantizationMode = AFFINE,
 ) -> QuantizedTensor:
     """Call `mx.quantize` on w, or in the float modes on a float32 copy of w.
 

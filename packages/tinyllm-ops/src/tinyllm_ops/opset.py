@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import mlx.core as mx
 from jaxtyping import Bool, Float, Float32, Int32, Integer
@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Float32, Int32, Integer
 from tinyllm_ops.fusion import Fusion, bind_fusions
 from tinyllm_ops.page_table import PageTable
 from tinyllm_ops.phase import Phase
-from tinyllm_ops.quantization.tensor import AFFINE, QuantizedTensor, Weight
+from tinyllm_ops.quantization.tensor import AFFINE, QuantizationMode, QuantizedTensor, Weight
 from tinyllm_ops.rotary_frequencies import Yarn
 from tinyllm_ops.state_table import StateTable
 
@@ -20,7 +20,7 @@ Positions = slice | mx.array
 
 `slice(5, 10)` puts 5 tokens at positions 5 to 9."""
 
-Mask = Float[mx.array, "..."] | Bool[mx.array, "..."] | str | None
+Mask = Float[mx.array, "..."] | Bool[mx.array, "..."] | Literal["causal"] | None
 """An attention mask: a floating array is added to the scores, and a boolean array is True where a
 key is visible. "causal" hides later tokens, and None hides nothing."""
 
@@ -213,7 +213,11 @@ class Quantize(Protocol):
     """The type of `OpSet.quantize`."""
 
     def __call__(
-        self, w: Float[mx.array, "*lead I"], group_size: int = 64, bits: int = 4, mode: str = AFFINE
+        self,
+        w: Float[mx.array, "*lead I"],
+        group_size: int = 64,
+        bits: int = 4,
+        mode: QuantizationMode = AFFINE,
     ) -> QuantizedTensor:
         """See `tinyllm_ops.quantize`."""
 

@@ -1,9 +1,19 @@
+from typing import Literal
+
 import mlx.core as mx
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tinyllm_ops import MLX, OpSet, QuantizedTensor, quantize, scaled_dot_product_attention_simple
+from tinyllm_ops import (
+    MLX,
+    Mask,
+    OpSet,
+    QuantizationMode,
+    QuantizedTensor,
+    quantize,
+    scaled_dot_product_attention_simple,
+)
 from tinyllm_ops.testing import OPSETS, TOLERANCE, assert_close, exact, normal, oracle, rounded
 
 HEADS = [(1, 1), (2, 1), (6, 3), (7, 7), (14, 2), (40, 1), (40, 8), (40, 40)]
@@ -31,7 +41,7 @@ def expected(
     k: mx.array | QuantizedTensor,
     v: mx.array | QuantizedTensor,
     scale: float | None = None,
-    mask: mx.array | str | None = None,
+    mask: Mask = None,
 ) -> np.ndarray:
     added = exact(mask) if isinstance(mask, mx.array) else mask
     return oracle.attention(exact(q), exact(k), exact(v), scale, added)
@@ -40,7 +50,7 @@ def expected(
 @pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("mask", [None, "causal"])
 def test_query_heads_share_key_value_heads_by_group(
-    ops: OpSet, dtype: mx.Dtype, heads: tuple[int, int], mask: str | None
+    ops: OpSet, dtype: mx.Dtype, heads: tuple[int, int], mask: Literal["causal"] | None
 ) -> None:
     q, k, v = qkv((2,), heads, (3, 7), 20, dtype)
     out = ops.attention(q, k, v, mask=mask)
@@ -51,7 +61,7 @@ def test_query_heads_share_key_value_heads_by_group(
 @pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize("mask", [None, "causal"])
 def test_queries_and_keys_may_differ_in_length(
-    ops: OpSet, dtype: mx.Dtype, lengths: tuple[int, int], mask: str | None
+    ops: OpSet, dtype: mx.Dtype, lengths: tuple[int, int], mask: Literal["causal"] | None
 ) -> None:
     q, k, v = qkv((2,), (6, 2), lengths, 64, dtype)
     assert_close(ops.attention(q, k, v, mask=mask), expected(q, k, v, mask=mask))
@@ -60,7 +70,7 @@ def test_queries_and_keys_may_differ_in_length(
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3), (2, 1, 2)])
 @pytest.mark.parametrize("mask", [None, "causal"])
 def test_takes_any_leading_axes(
-    ops: OpSet, dtype: mx.Dtype, batch: tuple[int, ...], mask: str | None
+    ops: OpSet, dtype: mx.Dtype, batch: tuple[int, ...], mask: Literal["causal"] | None
 ) -> None:
     q, k, v = qkv(batch, (4, 2), (3, 5), 16, dtype)
     assert_close(ops.attention(q, k, v, mask=mask), expected(q, k, v, mask=mask))
@@ -118,7 +128,7 @@ def test_takes_any_shape(
     length: int,
     keys: int,
     dim: int,
-    mask: str | None,
+    mask: Literal["causal", "array"] | None,
     opset: OpSet,
     dtype: mx.Dtype,
 ) -> None:
@@ -156,7 +166,7 @@ def test_reads_quantized_keys_and_values(
     ops: OpSet,
     dtype: mx.Dtype,
     kept: str,
-    mode: str,
+    mode: QuantizationMode,
     bits: int,
     group: int,
     lengths: tuple[int, int],
@@ -173,7 +183,7 @@ def test_reads_quantized_keys_and_values(
 
 @pytest.mark.parametrize(("mode", "bits"), [("affine", 4), ("mxfp8", 8)])
 def test_packed_keys_and_values_are_dequantized_for_cuda(
-    monkeypatch: pytest.MonkeyPatch, dtype: mx.Dtype, mode: str, bits: int
+    monkeypatch: pytest.MonkeyPatch, dtype: mx.Dtype, mode: QuantizationMode, bits: int
 ) -> None:
     monkeypatch.setattr("tinyllm_ops.mlx._on_cuda", lambda: True)
     monkeypatch.setattr(mx, "quantized_matmul", None)
@@ -225,7 +235,7 @@ def test_no_keys_give_zeros_and_no_queries_give_an_empty_result(
 
 
 @pytest.mark.parametrize("mask", [None, "causal"])
-def test_equals_mx_fast_in_float32(ops: OpSet, mask: str | None) -> None:
+def test_equals_mx_fast_in_float32(ops: OpSet, mask: Literal["causal"] | None) -> None:
     q, k, v = qkv((2,), (8, 2), (5, 9), 64, mx.float32)
     fast = mx.fast.scaled_dot_product_attention(q, k, v, scale=0.125, mask=mask)
     assert_close(ops.attention(q, k, v, mask=mask), exact(fast))
@@ -283,7 +293,7 @@ def test_refuses_arguments_that_do_not_fit(
     words: str,
 ) -> None:
     with pytest.raises(ValueError, match=words):
-        ops.attention(q, k, v, mask=mask)
+        ops.attention(q, k, v, mask=mask)  # type: ignore[arg-type] # "full"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from tinyllm_ops import OpSet, PageTable, Weight, quantize
+from tinyllm_ops import OpSet, PageTable, QuantizationMode, Weight, quantize
 from tinyllm_ops.testing import assert_close, exact, normal, oracle, page_table
 
 # (queries, keys) of each sequence: a decode step, a first chunk, a later chunk, no queries, a
@@ -57,7 +57,7 @@ def test_heads_share_keys_and_the_scale_is_the_callers(
 @pytest.mark.parametrize(("mode", "bits"), [("affine", 8), ("affine", 4), ("mxfp8", 8)])
 @pytest.mark.parametrize("window", [None, 6])
 def test_pages_may_be_packed(
-    ops: OpSet, dtype: mx.Dtype, mode: str, bits: int, window: int | None
+    ops: OpSet, dtype: mx.Dtype, mode: QuantizationMode, bits: int, window: int | None
 ) -> None:
     table = page_table(SEQUENCES, 8, seed=2)
     q, *dense = inputs(table, dtype)

@@ -3,10 +3,10 @@ from collections.abc import Callable
 import mlx.core as mx
 import numpy as np
 import pytest
-from tinyllm_ops import PageTable, QuantizedTensor, Weight, quantize, write_pages
+from tinyllm_ops import PageTable, QuantizationMode, QuantizedTensor, Weight, quantize, write_pages
 from tinyllm_ops.testing import exact, normal, page_table
 
-FORMATS: list[tuple[str, int, int] | None] = [
+FORMATS: list[tuple[QuantizationMode, int, int] | None] = [
     None,
     ("affine", 4, 32),
     ("affine", 8, 64),
@@ -15,7 +15,7 @@ FORMATS: list[tuple[str, int, int] | None] = [
 
 
 def inputs(
-    pages: PageTable, dtype: mx.Dtype, form: tuple[str, int, int] | None
+    pages: PageTable, dtype: mx.Dtype, form: tuple[QuantizationMode, int, int] | None
 ) -> tuple[Weight, Weight]:
     """Return pages full of random numbers, and the keys `T 2 64` of a pass."""
     stored = normal((pages.num_pages, 2, pages.page_size, 64), dtype, seed=1)
@@ -36,7 +36,7 @@ def expected(stored: Weight, rows: Weight, pages: PageTable) -> np.ndarray:
 @pytest.mark.parametrize("form", FORMATS, ids=str)
 @pytest.mark.parametrize("page", [1, 4, 16])
 def test_rows_are_written_to_their_slots_and_nothing_else_changes(
-    device: mx.Device, dtype: mx.Dtype, form: tuple[str, int, int] | None, page: int
+    device: mx.Device, dtype: mx.Dtype, form: tuple[QuantizationMode, int, int] | None, page: int
 ) -> None:
     pages = page_table([(5, 5), (3, 20), (1, 9), (0, 7)], page, seed=2)
     stored, rows = inputs(pages, dtype, form)
@@ -53,7 +53,7 @@ def test_no_tokens_change_nothing(device: mx.Device) -> None:
 
 @pytest.mark.parametrize("form", FORMATS, ids=str)
 def test_the_callers_arrays_stay_as_they_are(
-    device: mx.Device, form: tuple[str, int, int] | None
+    device: mx.Device, form: tuple[QuantizationMode, int, int] | None
 ) -> None:
     pages = page_table([(3, 9)], 4, seed=5)
     stored, rows = inputs(pages, mx.float32, form)
@@ -91,7 +91,9 @@ PAGES = PageTable.of([([3, 1], 0, 3)], num_pages=4, page_size=2)
 STORED, ROWS = mx.zeros((4, 2, 2, 64)), mx.zeros((3, 2, 64))
 
 
-def packed(x: mx.array, *, group: int = 64, bits: int = 4, mode: str = "affine") -> QuantizedTensor:
+def packed(
+    x: mx.array, *, group: int = 64, bits: int = 4, mode: QuantizationMode = "affine"
+) -> QuantizedTensor:
     return quantize(x, group, bits, mode)
 
 

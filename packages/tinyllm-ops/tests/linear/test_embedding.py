@@ -1,7 +1,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from tinyllm_ops import OpSet, quantize
+from tinyllm_ops import OpSet, QuantizationMode, quantize
 from tinyllm_ops.testing import assert_close, exact, normal, oracle
 
 IDS = [np.array(3), np.array([0, 6, 6]), np.array([[1, 2], [5, 0]]), np.zeros((2, 1, 3), np.int64)]
@@ -25,7 +25,7 @@ def test_picks_a_row_for_each_id(
     [("affine", 4, 64), ("affine", 3, 32), ("mxfp4", 4, 32), ("mxfp8", 8, 32), ("nvfp4", 4, 16)],
 )
 def test_reads_quantized_rows_back(
-    ops: OpSet, dtype: mx.Dtype, ids: np.ndarray, mode: str, bits: int, group: int
+    ops: OpSet, dtype: mx.Dtype, ids: np.ndarray, mode: QuantizationMode, bits: int, group: int
 ) -> None:
     w = quantize(normal((7, 64), dtype, seed=1), group, bits, mode)
     rows = ops.embedding(mx.array(ids), w)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tinyllm_ops import MLX, OpSet, quantize
+from tinyllm_ops import MLX, OpSet, QuantizationMode, quantize
 from tinyllm_ops.testing import OPSETS, TOLERANCE, assert_close, exact, normal, oracle
 
 FORMATS = [("affine", 2, 32), ("affine", 4, 64), ("affine", 5, 32), ("affine", 8, 128)]
@@ -75,7 +75,7 @@ def test_rows_may_have_several_axes(ops: OpSet, lead: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize(("mode", "bits", "group"), FORMATS)
 def test_reads_packed_experts_as_the_numbers_they_stand_for(
-    ops: OpSet, dtype: mx.Dtype, mode: str, bits: int, group: int
+    ops: OpSet, dtype: mx.Dtype, mode: QuantizationMode, bits: int, group: int
 ) -> None:
     experts = [0, 0, 3, 4]
     x = normal((4, 256), dtype, seed=1)

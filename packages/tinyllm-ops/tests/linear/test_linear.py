@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tinyllm_ops import MLX, OpSet, quantize
+from tinyllm_ops import MLX, OpSet, QuantizationMode, quantize
 from tinyllm_ops.testing import OPSETS, TOLERANCE, assert_close, exact, normal, oracle
 
 FORMATS = [("affine", 2, 32), ("affine", 3, 64), ("affine", 4, 64), ("affine", 5, 128)]
@@ -48,7 +48,12 @@ def test_adds_the_residual_last(
 @pytest.mark.parametrize(("mode", "bits", "group"), FORMATS)
 @pytest.mark.parametrize("lead", [(), (9,), (2, 3)])
 def test_reads_quantized_weights_as_the_numbers_they_stand_for(
-    ops: OpSet, dtype: mx.Dtype, mode: str, bits: int, group: int, lead: tuple[int, ...]
+    ops: OpSet,
+    dtype: mx.Dtype,
+    mode: QuantizationMode,
+    bits: int,
+    group: int,
+    lead: tuple[int, ...],
 ) -> None:
     x = normal((*lead, 256), dtype, seed=1)
     w = quantize(normal((40, 256), dtype, seed=2), group, bits, mode)

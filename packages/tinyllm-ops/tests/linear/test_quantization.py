@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tinyllm_ops import OpSet, QuantizedTensor, dequantize, quantize
+from tinyllm_ops import OpSet, QuantizationMode, QuantizedTensor, dequantize, quantize
 from tinyllm_ops.quantization.tensor import pack, unpack
 from tinyllm_ops.testing import assert_close, exact, normal, oracle, rounded
 
@@ -26,7 +26,7 @@ def awkward_weights(dtype: mx.Dtype) -> mx.array:
 
 @FORMATS
 def test_quantize_computes_the_codes_of_mx_quantize(
-    ops: OpSet, device: mx.Device, dtype: mx.Dtype, mode: str, bits: int, group: int
+    ops: OpSet, device: mx.Device, dtype: mx.Dtype, mode: QuantizationMode, bits: int, group: int
 ) -> None:
     # On a GPU a code may differ by one. The limit for every device is in
     # `test_quantized_weights_lie_within_half_a_step_of_the_dense`.
@@ -44,7 +44,7 @@ def test_quantize_computes_the_codes_of_mx_quantize(
 
 @FORMATS
 def test_dequantize_gives_the_numbers_of_mx_dequantize(
-    device: mx.Device, mode: str, bits: int, group: int
+    device: mx.Device, mode: QuantizationMode, bits: int, group: int
 ) -> None:
     w = awkward_weights(mx.float32)
     theirs = mx.quantize(w, group_size=group, bits=bits, mode=mode)
@@ -57,7 +57,7 @@ def test_dequantize_gives_the_numbers_of_mx_dequantize(
 
 @FORMATS
 def test_dequantize_reads_the_format_from_its_definition(
-    device: mx.Device, dtype: mx.Dtype, mode: str, bits: int, group: int
+    device: mx.Device, dtype: mx.Dtype, mode: QuantizationMode, bits: int, group: int
 ) -> None:
     q = quantize(awkward_weights(dtype)[:20], group, bits, mode)
     w = dequantize(q, dtype)
@@ -68,7 +68,7 @@ def test_dequantize_reads_the_format_from_its_definition(
 
 @FORMATS
 def test_quantized_weights_lie_within_half_a_step_of_the_dense(
-    ops: OpSet, mode: str, bits: int, group: int
+    ops: OpSet, mode: QuantizationMode, bits: int, group: int
 ) -> None:
     w = normal((8, 384), seed=1)
     groups = exact(w).reshape(8, -1, group)
@@ -85,7 +85,12 @@ def test_quantized_weights_lie_within_half_a_step_of_the_dense(
 @pytest.mark.parametrize("lead", [(), (0,), (3,), (2, 3), (2, 0), (2, 1, 3)])
 @pytest.mark.parametrize(("mode", "bits", "group"), [("affine", 3, 64), *FLOAT])
 def test_takes_any_leading_axes(
-    ops: OpSet, dtype: mx.Dtype, lead: tuple[int, ...], mode: str, bits: int, group: int
+    ops: OpSet,
+    dtype: mx.Dtype,
+    lead: tuple[int, ...],
+    mode: QuantizationMode,
+    bits: int,
+    group: int,
 ) -> None:
     w = normal((*lead, 128), dtype, seed=1)
     q = ops.quantize(w, group, bits, mode)
@@ -154,4 +159,4 @@ def test_refuses_formats_that_mlx_does_not_define(
     words: str,
 ) -> None:
     with pytest.raises(ValueError, match=words):
-        ops.quantize(mx.zeros(shape), group, bits, mode)
+        ops.quantize(mx.zeros(shape), group, bits, mode)  # type: ignore[arg-type] # "int4"

@@ -1,7 +1,7 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from tinyllm_ops import QuantizedTensor, quantize
+from tinyllm_ops import QuantizationMode, QuantizedTensor, quantize
 from tinyllm_ops.testing import exact, normal
 
 WORDS, ONES, BYTES = mx.zeros((3, 16), mx.uint32), mx.ones((3, 2)), mx.ones((3, 4), mx.uint8)
@@ -54,7 +54,7 @@ def test_knows_its_shape_and_its_bytes() -> None:
 
 @pytest.mark.parametrize("mode", ["affine", "mxfp4"])
 @pytest.mark.parametrize("index", [np.s_[1], np.s_[1:3], np.s_[:, 2], np.s_[0, 1:], [2, 0, 2]])
-def test_selects_along_its_leading_axes(mode: str, index: object) -> None:
+def test_selects_along_its_leading_axes(mode: QuantizationMode, index: object) -> None:
     q = quantize(normal((3, 4, 64), seed=1), 32, 4, mode)
     chosen = q[mx.array(index) if isinstance(index, list) else index]
     assert np.array_equal(exact(chosen), exact(q)[index])  # type: ignore[call-overload]

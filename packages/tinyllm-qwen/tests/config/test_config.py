@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tinyllm_ops import Yarn
+from tinyllm_ops import QuantizationMode, Yarn
 from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import CheckpointError
@@ -276,7 +276,9 @@ def test_settings_of_yarn_that_make_no_sense_are_refused(
 
 
 @pytest.mark.parametrize(("mode", "bits", "group"), FLOAT_FORMATS)
-def test_float_formats_have_one_width_and_one_group(mode: str, bits: int, group: int) -> None:
+def test_float_formats_have_one_width_and_one_group(
+    mode: QuantizationMode, bits: int, group: int
+) -> None:
     table = {"group_size": group, "bits": bits, "mode": mode}
     quantization = QwenConfig.from_hf(QWEN3 | {"quantization": table}).quantization
     assert quantization is not None

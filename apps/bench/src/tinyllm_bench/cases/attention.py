@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import mlx.core as mx
-from tinyllm_ops import OpSet, PageTable
+from tinyllm_ops import Mask, OpSet, PageTable
 
 from tinyllm_bench.cases.case import OpCase, Regime, Work, activations, cases_of, nbytes
 from tinyllm_bench.cost import Cost, attention_flops, causal_pairs
@@ -19,7 +19,7 @@ def attention_cases(model: BenchModel, regimes: Sequence[Regime]) -> list[OpCase
     def work(regime: Regime) -> Work:
         q = activations(regime.rows, heads, regime.length, head_dim, dtype=dtype)
         caches = _caches(model, regime.rows, kv_heads, regime.keys, head_dim)
-        mask = "causal" if regime.length > 1 else None
+        mask: Mask = "causal" if regime.length > 1 else None
 
         def call(ops: OpSet, i: int) -> mx.array:
             k, v = caches[i % len(caches)]

@@ -2,11 +2,12 @@
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import mlx.core as mx
 from tinyllm_cli.messages import UsageError
 from tinyllm_kernels.backend_choice import DTYPES
-from tinyllm_ops.quantization.tensor import AFFINE, FLOAT_MODES, check_format
+from tinyllm_ops.quantization.tensor import AFFINE, FLOAT_MODES, QuantizationMode, check_format
 
 from tinyllm_bench.settings import PLAIN_BITS
 
@@ -17,7 +18,7 @@ class WeightFormat:
 
     bits: int  # 16 or 32 for plain floats, otherwise the bits of a quantized code
     group_size: int  # codes that share a scale
-    mode: str  # mode of `QuantizedTensor`
+    mode: QuantizationMode  # mode of `QuantizedTensor`
     dtype: mx.Dtype  # dtype of activations and of all tensors that are not quantized
 
     def __post_init__(self) -> None:
@@ -56,7 +57,8 @@ class WeightFormat:
         if chosen is None:
             wide = bits == 32 or (bits != 16 and not prefers_16_bits)
             chosen = mx.float32 if wide else mx.bfloat16
-        return cls(bits, usual_group if group_size is None else group_size, mode, chosen)
+        group_size = usual_group if group_size is None else group_size
+        return cls(bits, group_size, cast(QuantizationMode, mode), chosen)  # the constructor checks
 
     @property
     def is_quantized(self) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 from jaxtyping import Shaped, UInt32
-from tinyllm_ops import QuantizedTensor
+from tinyllm_ops import QuantizationMode, QuantizedTensor
 
 
 class InterleavedTensor(QuantizedTensor):
@@ -25,7 +25,12 @@ class InterleavedTensor(QuantizedTensor):
     rows: int
 
     def __init__(
-        self, interleaved: Sequence[mx.array], rows: int, group_size: int, bits: int, mode: str
+        self,
+        interleaved: Sequence[mx.array],
+        rows: int,
+        group_size: int,
+        bits: int,
+        mode: QuantizationMode,
     ) -> None:
         """Store the arrays of a weight, shape `*lead N I`.
 

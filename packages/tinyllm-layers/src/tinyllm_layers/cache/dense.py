@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 from jaxtyping import Float, Shaped
-from tinyllm_ops import OpSet
+from tinyllm_ops import Mask, OpSet
 from tinyllm_ops.checks import check_appended, check_new_tokens
 
 from tinyllm_layers.batch import Batch
@@ -163,7 +163,7 @@ class DenseCache(GrowingCache):
         check_new_tokens(q, k, v, (batch.rows, batch.length), _keys_shape(buffer), buffer.dtype)
         array, seen = self._extended(k, v), slice(self.offset + k.shape[2])
         # A single query is the last token. It sees every key and needs no mask.
-        mask = "causal" if q.shape[2] > 1 else None
+        mask: Mask = "causal" if q.shape[2] > 1 else None
         keys, values = array[:, 0, :, seen], array[:, 1, :, seen]
         out = ops.attention(q, keys, values, scale, mask, phase=batch.phase)
         buffer.commit(array, k.shape[2])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 from jaxtyping import Float, Shaped
-from tinyllm_ops import REFERENCE, OpSet, QuantizedTensor
+from tinyllm_ops import REFERENCE, Mask, OpSet, QuantizedTensor
 from tinyllm_ops.checks import check_appended, check_new_tokens
 from tinyllm_ops.quantization.tensor import check_format
 
@@ -68,7 +68,7 @@ class QuantizedCache(GrowingCache):
         check_new_tokens(q, k, v, (batch.rows, batch.length), self._shape, self._dtype)
         updated = self._extended(k, v, ops)
         keys, values = self._tensors(updated, self.offset + k.shape[2])
-        mask = "causal" if q.shape[2] > 1 else None
+        mask: Mask = "causal" if q.shape[2] > 1 else None
         out = ops.attention(q, keys, values, scale, mask, phase=batch.phase)
         self.commit(updated, k.shape[2])
         return out

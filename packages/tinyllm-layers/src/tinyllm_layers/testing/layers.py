@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal, get_args
 
 import mlx.core as mx
-from tinyllm_ops import REFERENCE, OpSet, QuantizedTensor, Weight, quantize
+from tinyllm_ops import REFERENCE, OpSet, QuantizationMode, QuantizedTensor, Weight, quantize
 from tinyllm_ops.testing import normal
 
 from tinyllm_layers.attention import Biases, GroupedQueryAttention
@@ -34,7 +34,7 @@ def dense(w: mx.array) -> Weight:
     return w
 
 
-def packed(bits: int | None, group_size: int = 32, mode: str = "affine") -> Pack:
+def packed(bits: int | None, group_size: int = 32, mode: QuantizationMode = "affine") -> Pack:
     """Return a function that quantizes a matrix, or leaves it dense if `bits` is None."""
     return dense if bits is None else lambda w: quantize(w, group_size, bits, mode)
 

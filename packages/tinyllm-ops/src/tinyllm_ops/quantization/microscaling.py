@@ -6,8 +6,13 @@ format of NVIDIA. A code is a floating-point number of 4 or 8 bits. A scale has 
 
 from __future__ import annotations
 
+from typing import Literal
+
 import mlx.core as mx
 from jaxtyping import Float, UInt8, UInt32
+
+FloatMode = Literal["mxfp4", "mxfp8", "nvfp4"]
+"""The mode of a packed format with floating-point codes."""
 
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # values of codes 0..7; bit 3 is the sign
 _E4M3_MAX = 448.0
@@ -15,7 +20,7 @@ _E8M0_BIAS = 127
 
 
 def microscaled_codes(
-    groups: Float[mx.array, "*lead G N"], bits: int, mode: str
+    groups: Float[mx.array, "*lead G N"], bits: int, mode: FloatMode
 ) -> tuple[mx.array, UInt8[mx.array, "*lead G"]]:
     """Scale each group so that its largest number fits a code, then round to the nearest code.
 
@@ -39,7 +44,7 @@ def microscaled_codes(
     return magnitude + 8 * negative.astype(mx.uint32), scales
 
 
-def scale_value(scales: UInt8[mx.array, "*groups"], mode: str) -> Float[mx.array, "*groups"]:
+def scale_value(scales: UInt8[mx.array, "*groups"], mode: FloatMode) -> Float[mx.array, "*groups"]:
     """Decode 8-bit scales: E4M3 for nvfp4, a power of two (E8M0) for mxfp4 and mxfp8."""
     if mode == "nvfp4":
         return mx.from_fp8(scales, mx.float32)

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final, Literal, TypeGuard, get_args
 
 import mlx.core as mx
 from jaxtyping import Float, Shaped, UInt32
 
-from tinyllm_ops.quantization.microscaling import code_value, scale_value
+from tinyllm_ops.quantization.microscaling import FloatMode, code_value, scale_value
 
-AFFINE = "affine"
-FLOAT_MODES = {"mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}  # mode: (bits, group)
+QuantizationMode = Literal["affine", FloatMode]
+"""The mode of a packed format, as in `mx.quantize`."""
+
+QUANTIZATION_MODES: tuple[QuantizationMode, ...] = get_args(QuantizationMode)
+AFFINE: Final = "affine"
+FLOAT_MODES: dict[str, tuple[int, int]] = {
+    # mode: (bits, group)
+    "mxfp4": (4, 32),
+    "mxfp8": (8, 32),
+    "nvfp4": (4, 16),
+}
 AFFINE_BITS = (2, 3, 4, 5, 6, 8)
 AFFINE_GROUPS = (32, 64, 128)
 
@@ -50,7 +60,7 @@ class QuantizedTensor:
     biases: Shaped[mx.array, "*lead groups"] | None
     group_size: int = 64
     bits: int = 4
-    mode: str = AFFINE
+    mode: QuantizationMode = AFFINE
 
     def __post_init__(self) -> None:
         """Refuse arrays that do not fit each other or the format."""
@@ -148,6 +158,11 @@ def map_arrays(transform: Callable[..., mx.array], weight: Weight, *others: Weig
     return weight.with_arrays(arrays) if isinstance(weight, QuantizedTensor) else next(arrays)
 
 
+def is_quantization_mode(mode: str) -> TypeGuard[QuantizationMode]:
+    """Return True if `mode` is a mode that MLX defines."""
+    return mode in QUANTIZATION_MODES
+
+
 def check_format(group_size: int, bits: int, mode: str) -> None:
     """Refuse formats that MLX does not define.
 
@@ -161,8 +176,8 @@ def check_format(group_size: int, bits: int, mode: str) -> None:
                 f"{mode} means {expected[0]} bits in groups of {expected[1]}, "
                 f"got {bits} bits in groups of {group_size}"
             )
-    elif mode != AFFINE:
-        known = ", ".join([AFFINE, *FLOAT_MODES])
+    elif not is_quantization_mode(mode):
+        known = ", ".join(QUANTIZATION_MODES)
         raise ValueError(f"mode: expected one of {known}, got {mode!r}")
     elif bits not in AFFINE_BITS:
         raise ValueError(f"bits: expected one of {AFFINE_BITS}, got {bits}")

@@ -6,6 +6,7 @@ import mlx.core as mx
 from jaxtyping import Bool, Float
 
 from tinyllm_ops.checks import check_attention, check_simple_attention
+from tinyllm_ops.opset import Mask
 from tinyllm_ops.phase import Phase
 from tinyllm_ops.quantization.tensor import QuantizedTensor, Weight, dequantize
 from tinyllm_ops.reference.rowwise import softmax
@@ -63,7 +64,7 @@ def scaled_dot_product_attention_grouped(
     k: Weight,
     v: Weight,
     scale: float | None = None,
-    mask: Float[mx.array, "..."] | Bool[mx.array, "..."] | str | None = None,
+    mask: Mask = None,
     *,
     phase: Phase | None = None,
 ) -> Float[mx.array, "*batch H L D"]:

@@ -9,7 +9,7 @@ import mlx.core as mx
 from jaxtyping import Float
 
 from tinyllm_ops.checks import check_paged_attention, check_write_pages
-from tinyllm_ops.opset import Attention
+from tinyllm_ops.opset import Attention, Mask
 from tinyllm_ops.page_table import PageTable
 from tinyllm_ops.phase import Phase
 from tinyllm_ops.quantization.tensor import Weight, map_arrays
@@ -114,7 +114,7 @@ def _gather_tokens(stored: mx.array, pages: mx.array, length: int) -> mx.array:
     return tokens.reshape(heads, pages.size * page_size, width)[:, :length]
 
 
-def _causal_mask(queries: int, length: int, window: int | None) -> mx.array | str:
+def _causal_mask(queries: int, length: int, window: int | None) -> Mask:
     """Return the causal mask of the last `queries` of `length` tokens, limited to the window."""
     if window is None:
         return "causal"

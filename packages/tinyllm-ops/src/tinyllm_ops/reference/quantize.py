@@ -7,14 +7,17 @@ from jaxtyping import Float
 
 from tinyllm_ops.checks import check_quantize
 from tinyllm_ops.quantization.microscaling import microscaled_codes
-from tinyllm_ops.quantization.tensor import AFFINE, QuantizedTensor, pack
+from tinyllm_ops.quantization.tensor import AFFINE, QuantizationMode, QuantizedTensor, pack
 
 # A group of equal numbers has a range of 0. This scale avoids a division by 0.
 _SMALLEST_SCALE = 1e-7
 
 
 def quantize(
-    w: Float[mx.array, "*lead I"], group_size: int = 64, bits: int = 4, mode: str = AFFINE
+    w: Float[mx.array, "*lead I"],
+    group_size: int = 64,
+    bits: int = 4,
+    mode: QuantizationMode = AFFINE,
 ) -> QuantizedTensor:
     """Round `w` to `bits` bits per number, in groups of `group_size` along the last axis.
 

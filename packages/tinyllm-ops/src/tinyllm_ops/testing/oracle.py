@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -233,7 +234,11 @@ def attention_simple(
 
 
 def attention(
-    q: Array, k: Array, v: Array, scale: float | None = None, mask: Array | str | None = None
+    q: Array,
+    k: Array,
+    v: Array,
+    scale: float | None = None,
+    mask: Array | Literal["causal"] | None = None,
 ) -> Array:
     """Attention in which query head h reads key/value head h // (H / Hkv).
 

@@ -3,7 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tinyllm_ops.quantization.tensor import AFFINE, AFFINE_BITS, AFFINE_GROUPS, FLOAT_MODES
+from tinyllm_ops.quantization.tensor import (
+    AFFINE,
+    AFFINE_BITS,
+    AFFINE_GROUPS,
+    FLOAT_MODES,
+    QUANTIZATION_MODES,
+    QuantizationMode,
+    is_quantization_mode,
+)
 
 from tinyllm_qwen.config.fields import Fields, label, show
 from tinyllm_qwen.config.module_path import module_path
@@ -22,7 +30,7 @@ class PackedFormat:
 
     group_size: int
     bits: int
-    mode: str = AFFINE
+    mode: QuantizationMode = AFFINE
 
     @classmethod
     def from_hf(cls, settings: dict[str, object], source: str) -> "PackedFormat":
@@ -33,8 +41,8 @@ class PackedFormat:
         """
         fields = Fields(settings, source)
         mode = fields.text("mode") or AFFINE
-        if mode != AFFINE and mode not in FLOAT_MODES:
-            raise fields.error("mode", f"one of {', '.join([AFFINE, *FLOAT_MODES])}")
+        if not is_quantization_mode(mode):
+            raise fields.error("mode", f"one of {', '.join(QUANTIZATION_MODES)}")
         if fields.flag("global_scale", default=False):
             raise CheckpointError(
                 f"{source}: a global scale (nvfp4 with one more scale a matrix) is not implemented "
