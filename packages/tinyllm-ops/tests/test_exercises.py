@@ -17,7 +17,7 @@ from tinyllm_ops import (
 from tinyllm_ops.testing import exercises, oracle
 
 Solution = Callable[..., object]
-Check = Callable[..., str]
+Grader = Callable[..., str]
 
 
 def attention(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
@@ -165,43 +165,43 @@ def softmax_without_maximum(x: mx.array) -> mx.array:
     return mx.exp(x) / mx.exp(x).sum(axis=-1, keepdims=True)
 
 
-RIGHT: list[tuple[Check, Solution]] = [
-    (exercises.check_attention, attention),
-    (exercises.check_grouped_attention, grouped_attention),
-    (exercises.check_rms_norm, rms_norm),
-    (exercises.check_top_p, top_p),
-    (exercises.check_quantize_group, quantize_group),
-    (exercises.check_paged_attention, paged_attention),
-    (exercises.check_accept, accept),
-    (exercises.check_softmax_rows, softmax),
+RIGHT: list[tuple[Grader, Solution]] = [
+    (exercises.grade_attention, attention),
+    (exercises.grade_grouped_attention, grouped_attention),
+    (exercises.grade_rms_norm, rms_norm),
+    (exercises.grade_top_p, top_p),
+    (exercises.grade_quantize_group, quantize_group),
+    (exercises.grade_paged_attention, paged_attention),
+    (exercises.grade_accept, accept),
+    (exercises.grade_softmax_rows, softmax),
 ]
-WRONG: list[tuple[Check, Solution, str]] = [
-    (exercises.check_attention, attention_without_scale, "5 keys.*hint: divide the scores by"),
-    (exercises.check_attention, attention_masked_from_the_left, "hint: divide|hint: query i"),
-    (exercises.check_attention, attention_without_maximum, "large scores.*hint: subtract"),
-    (exercises.check_attention, attention_in_float32, "float16\nexpected dtype mlx.core.float16"),
-    (exercises.check_attention, lambda q, k, v: 0, "expected an mx.array, got int.*return"),
-    (exercises.check_attention, lambda q, k, v: v[:0], r"expected shape \(1, 8\), got \(0, 8\)"),
-    (exercises.check_attention, lambda q, k, v: None, "expected an mx.array, got None"),
-    (exercises.check_grouped_attention, lambda q, k, v: v[:, 0], "hint: divide the scores by"),
-    (exercises.check_grouped_attention, grouped_by_remainder, "H = 4, Hkv = 2.*hint: query head"),
-    (exercises.check_rms_norm, norm_in_dtype, "float16.*hint: float16 ends"),
-    (exercises.check_rms_norm, norm_with_eps_outside, "0.0001.*hint: add eps to the mean"),
-    (exercises.check_rms_norm, norm_of_all_rows, "2 x 3 rows.*hint: divide each row, along"),
-    (exercises.check_top_p, lambda scores, p: sorted(top_p(scores, p)), "a set, got list"),
-    (exercises.check_top_p, top_p_below, "p = 0.6.*hint: keep the best tokens"),
-    (exercises.check_top_p, top_p_of_ranks, "hint: (sort by score|keep the best)"),
-    (exercises.check_quantize_group, quantize_truncating, "hint: a code is"),
-    (exercises.check_quantize_group, quantize_to_nan, "equal numbers.*do not divide by it"),
-    (exercises.check_quantize_group, quantize_in_16_steps, "expected codes from 0 to 15, got 0 to"),
-    (exercises.check_quantize_group, quantize_unrounded, "expected 64 integers"),
-    (exercises.check_quantize_group, lambda numbers: 0, "expected a tuple of three, got int"),
-    (exercises.check_paged_attention, paged_in_order_of_numbers, "of one key.*block_table"),
-    (exercises.check_paged_attention, paged_in_whole_pages, "of one key.*hint: slots from seq"),
-    (exercises.check_accept, accept_all_matches, "accepted.*hint: after the first draft token"),
-    (exercises.check_accept, lambda draft, choices: None, "expected a list, got None"),
-    (exercises.check_accept, accept_draft_alone, "no draft.*hint: the choice after the last"),
-    (exercises.check_softmax_rows, softmax_without_maximum, "large scores.*hint: reduce"),
+WRONG: list[tuple[Grader, Solution, str]] = [
+    (exercises.grade_attention, attention_without_scale, "5 keys.*hint: divide the scores by"),
+    (exercises.grade_attention, attention_masked_from_the_left, "hint: divide|hint: query i"),
+    (exercises.grade_attention, attention_without_maximum, "large scores.*hint: subtract"),
+    (exercises.grade_attention, attention_in_float32, "float16\nexpected dtype mlx.core.float16"),
+    (exercises.grade_attention, lambda q, k, v: 0, "expected an mx.array, got int.*return"),
+    (exercises.grade_attention, lambda q, k, v: v[:0], r"expected shape \(1, 8\), got \(0, 8\)"),
+    (exercises.grade_attention, lambda q, k, v: None, "expected an mx.array, got None"),
+    (exercises.grade_grouped_attention, lambda q, k, v: v[:, 0], "hint: divide the scores by"),
+    (exercises.grade_grouped_attention, grouped_by_remainder, "H = 4, Hkv = 2.*hint: query head"),
+    (exercises.grade_rms_norm, norm_in_dtype, "float16.*hint: float16 ends"),
+    (exercises.grade_rms_norm, norm_with_eps_outside, "0.0001.*hint: add eps to the mean"),
+    (exercises.grade_rms_norm, norm_of_all_rows, "2 x 3 rows.*hint: divide each row, along"),
+    (exercises.grade_top_p, lambda scores, p: sorted(top_p(scores, p)), "a set, got list"),
+    (exercises.grade_top_p, top_p_below, "p = 0.6.*hint: keep the best tokens"),
+    (exercises.grade_top_p, top_p_of_ranks, "hint: (sort by score|keep the best)"),
+    (exercises.grade_quantize_group, quantize_truncating, "hint: a code is"),
+    (exercises.grade_quantize_group, quantize_to_nan, "equal numbers.*do not divide by it"),
+    (exercises.grade_quantize_group, quantize_in_16_steps, "expected codes from 0 to 15, got 0 to"),
+    (exercises.grade_quantize_group, quantize_unrounded, "expected 64 integers"),
+    (exercises.grade_quantize_group, lambda numbers: 0, "expected a tuple of three, got int"),
+    (exercises.grade_paged_attention, paged_in_order_of_numbers, "of one key.*block_table"),
+    (exercises.grade_paged_attention, paged_in_whole_pages, "of one key.*hint: slots from seq"),
+    (exercises.grade_accept, accept_all_matches, "accepted.*hint: after the first draft token"),
+    (exercises.grade_accept, lambda draft, choices: None, "expected a list, got None"),
+    (exercises.grade_accept, accept_draft_alone, "no draft.*hint: the choice after the last"),
+    (exercises.grade_softmax_rows, softmax_without_maximum, "large scores.*hint: reduce"),
 ]
 
 
@@ -210,29 +210,29 @@ def name(case: Sequence[object]) -> str:
 
 
 @pytest.mark.parametrize("case", RIGHT, ids=name)
-def test_a_right_solution_passes(case: tuple[Check, Solution]) -> None:
-    check, solution = case
-    assert re.fullmatch(r"\w+: all \d+ cases pass", check(solution))
+def test_a_right_solution_passes(case: tuple[Grader, Solution]) -> None:
+    grade, solution = case
+    assert re.fullmatch(r"\w+: all \d+ cases pass", grade(solution))
 
 
 @pytest.mark.parametrize("case", WRONG, ids=name)
-def test_a_wrong_solution_fails_with_a_hint(case: tuple[Check, Solution, str]) -> None:
-    check, solution, message = case
+def test_a_wrong_solution_fails_with_a_hint(case: tuple[Grader, Solution, str]) -> None:
+    grade, solution, message = case
     with pytest.raises(exercises.ExerciseError) as caught:
-        check(solution)
+        grade(solution)
     assert re.search(message, str(caught.value), re.DOTALL), caught.value
 
 
-def test_every_check_has_a_right_and_a_wrong_solution() -> None:
-    checks = {each for each in exercises.__all__ if each.startswith("check_")}
-    assert {case[0].__name__ for case in RIGHT} == checks
-    assert {case[0].__name__ for case in WRONG} == checks
+def test_every_grader_has_a_right_and_a_wrong_solution() -> None:
+    graders = {each for each in exercises.__all__ if each.startswith("grade_")}
+    assert {case[0].__name__ for case in RIGHT} == graders
+    assert {case[0].__name__ for case in WRONG} == graders
 
 
 def test_an_exception_names_the_case() -> None:
     with pytest.raises(ZeroDivisionError) as caught:
-        exercises.check_quantize_group(quantize_dividing_by_zero)
+        exercises.grade_quantize_group(quantize_dividing_by_zero)
     assert caught.value.__notes__ == ["raised by your function in the case: equal numbers"]
     with pytest.raises(OverflowError) as overflow:
-        exercises.check_top_p(top_p_overflowing)
+        exercises.grade_top_p(top_p_overflowing)
     assert overflow.value.__notes__ == ["raised by your function in the case: scores of 1,000"]

@@ -14,8 +14,8 @@ from tinyllm_ops.testing.exercises.case import ArrayCase, check_arrays
 _ROUND_ONCE = "compute in float32 and round the result once"
 
 
-def check_attention(solution: Callable[[mx.array, mx.array, mx.array], mx.array]) -> str:
-    """Check `attention(q, k, v)`: causal attention of one head, scaled by 1/sqrt(D).
+def grade_attention(solution: Callable[[mx.array, mx.array, mx.array], mx.array]) -> str:
+    """Grade `attention(q, k, v)`: causal attention of one head, scaled by 1/sqrt(D).
 
     The shapes are q `L D`, k and v `S D`. The L queries are the last of the S tokens.
 
@@ -60,8 +60,10 @@ def _attention_case(
     return ArrayCase(name, (q, k, v), expected, hint)
 
 
-def check_grouped_attention(solution: Callable[[mx.array, mx.array, mx.array], mx.array]) -> str:
-    """Check `grouped_attention(q, k, v)`: one token of H heads over S keys of Hkv heads.
+def grade_grouped_attention(
+    solution: Callable[[mx.array, mx.array, mx.array], mx.array],
+) -> str:
+    """Grade `grouped_attention(q, k, v)`: one token of H heads over S keys of Hkv heads.
 
     The shapes are q `H D`, k and v `Hkv S D`. The token sees all keys. The scale is 1/sqrt(D).
 
@@ -81,8 +83,8 @@ def check_grouped_attention(solution: Callable[[mx.array, mx.array, mx.array], m
     return check_arrays("grouped_attention", solution, cases)
 
 
-def check_rms_norm(solution: Callable[[mx.array, mx.array, float], mx.array]) -> str:
-    """Check `rms_norm(x, weight, eps)`: x / sqrt(mean(x^2) + eps) * weight for each row.
+def grade_rms_norm(solution: Callable[[mx.array, mx.array, float], mx.array]) -> str:
+    """Grade `rms_norm(x, weight, eps)`: x / sqrt(mean(x^2) + eps) * weight for each row.
 
     x has any leading axes. The result has the dtype of x.
 
@@ -112,10 +114,10 @@ def check_rms_norm(solution: Callable[[mx.array, mx.array, float], mx.array]) ->
     return check_arrays("rms_norm", solution, cases)
 
 
-def check_paged_attention(
+def grade_paged_attention(
     solution: Callable[[mx.array, mx.array, mx.array, list[int], int], mx.array],
 ) -> str:
-    """Check `paged_attention(q, k, v, block_table, seq_len)`: one token and one head over pages.
+    """Grade `paged_attention(q, k, v, block_table, seq_len)`: one token and one head over pages.
 
     The shapes are q `D`, k and v `P page D`. Key j is at offset `j % page` of the page
     `block_table[j // page]`. The token sees the keys 0 to `seq_len - 1`.
@@ -148,8 +150,8 @@ def check_paged_attention(
     return check_arrays("paged_attention", solution, cases)
 
 
-def check_softmax_rows(solution: Callable[[mx.array], mx.array]) -> str:
-    """Check `softmax(x)` along the last axis of a float32 matrix, computed by a kernel.
+def grade_softmax_rows(solution: Callable[[mx.array], mx.array]) -> str:
+    """Grade `softmax(x)` along the last axis of a float32 matrix, computed by a kernel.
 
     Raises:
         ExerciseError: if a result is wrong.

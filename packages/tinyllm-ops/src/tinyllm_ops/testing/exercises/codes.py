@@ -12,10 +12,10 @@ _NAME = "quantize_group"
 _ROUNDED = "a code is (number - bias) / scale, rounded and not truncated"
 
 
-def check_quantize_group(
+def grade_quantize_group(
     solution: Callable[[list[float]], tuple[Sequence[int], float, float]],
 ) -> str:
-    """Check `quantize_group(numbers)`: codes from 0 to 15, a scale and a bias.
+    """Grade `quantize_group(numbers)`: codes from 0 to 15, a scale and a bias.
 
     scale * code + bias must be within half a step of each number, where a step is
     (max - min) / 15.

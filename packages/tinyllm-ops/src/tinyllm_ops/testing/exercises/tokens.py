@@ -11,8 +11,8 @@ from tinyllm_ops.testing import oracle
 from tinyllm_ops.testing.exercises.case import call, failure, kind, passed
 
 
-def check_top_p(solution: Callable[[list[float], float], set[int]]) -> str:
-    """Check `top_p(scores, p)`: the smallest set of best tokens whose probability reaches p.
+def grade_top_p(solution: Callable[[list[float], float], set[int]]) -> str:
+    """Grade `top_p(scores, p)`: the smallest set of best tokens whose probability reaches p.
 
     Raises:
         ExerciseError: if a set is wrong.
@@ -57,8 +57,8 @@ def _nucleus(scores: Sequence[float], p: float) -> set[int]:
     return kept
 
 
-def check_accept(solution: Callable[[list[int], list[int]], list[int]]) -> str:
-    """Check `accept(draft, choices)`: the tokens that a step with draft tokens appends.
+def grade_accept(solution: Callable[[list[int], list[int]], list[int]]) -> str:
+    """Grade `accept(draft, choices)`: the tokens that a step with draft tokens appends.
 
     `choices[i]` is the token that the model chooses after the text and `draft[:i]`. There is one
     choice more than draft tokens. The expected result is that of a model that decodes one token at
