@@ -26,7 +26,7 @@ key is visible. "causal" hides later tokens, and None hides nothing."""
 
 
 @runtime_checkable
-class Linear(Protocol):
+class LinearOp(Protocol):
     """The type of `OpSet.linear`."""
 
     def __call__(
@@ -42,7 +42,7 @@ class Linear(Protocol):
 
 
 @runtime_checkable
-class ExpertLinear(Protocol):
+class ExpertLinearOp(Protocol):
     """The type of `OpSet.expert_linear`."""
 
     def __call__(
@@ -57,7 +57,7 @@ class ExpertLinear(Protocol):
 
 
 @runtime_checkable
-class Embedding(Protocol):
+class EmbeddingOp(Protocol):
     """The type of `OpSet.embedding`."""
 
     def __call__(self, ids: Integer[mx.array, "*batch"], w: Weight) -> Float[mx.array, "*batch E"]:
@@ -65,7 +65,7 @@ class Embedding(Protocol):
 
 
 @runtime_checkable
-class Softmax(Protocol):
+class SoftmaxOp(Protocol):
     """The type of `OpSet.softmax`."""
 
     def __call__(self, x: Float[mx.array, "*shape"], axis: int = -1) -> Float[mx.array, "*shape"]:
@@ -73,7 +73,7 @@ class Softmax(Protocol):
 
 
 @runtime_checkable
-class Swiglu(Protocol):
+class SwigluOp(Protocol):
     """The type of `OpSet.swiglu`."""
 
     def __call__(
@@ -83,7 +83,7 @@ class Swiglu(Protocol):
 
 
 @runtime_checkable
-class RmsNorm(Protocol):
+class RmsNormOp(Protocol):
     """The type of `OpSet.rms_norm`."""
 
     def __call__(
@@ -93,7 +93,7 @@ class RmsNorm(Protocol):
 
 
 @runtime_checkable
-class Rope(Protocol):
+class RopeOp(Protocol):
     """The type of `OpSet.rope`."""
 
     def __call__(
@@ -109,7 +109,7 @@ class Rope(Protocol):
 
 
 @runtime_checkable
-class NormRope(Protocol):
+class NormRopeOp(Protocol):
     """The type of the function of `OpSet.norm_rope`."""
 
     def __call__(
@@ -127,7 +127,7 @@ class NormRope(Protocol):
 
 
 @runtime_checkable
-class Attention(Protocol):
+class AttentionOp(Protocol):
     """The type of `OpSet.attention`."""
 
     def __call__(
@@ -144,7 +144,7 @@ class Attention(Protocol):
 
 
 @runtime_checkable
-class PagedAttention(Protocol):
+class PagedAttentionOp(Protocol):
     """The type of `OpSet.paged_attention`."""
 
     def __call__(
@@ -162,7 +162,7 @@ class PagedAttention(Protocol):
 
 
 @runtime_checkable
-class CausalConv(Protocol):
+class CausalConvOp(Protocol):
     """The type of `OpSet.causal_conv`."""
 
     def __call__(
@@ -176,7 +176,7 @@ class CausalConv(Protocol):
 
 
 @runtime_checkable
-class GatedDelta(Protocol):
+class GatedDeltaOp(Protocol):
     """The type of `OpSet.gated_delta`."""
 
     def __call__(
@@ -195,7 +195,7 @@ class GatedDelta(Protocol):
 
 
 @runtime_checkable
-class GatedRmsNorm(Protocol):
+class GatedRmsNormOp(Protocol):
     """The type of `OpSet.gated_rms_norm`."""
 
     def __call__(
@@ -209,7 +209,7 @@ class GatedRmsNorm(Protocol):
 
 
 @runtime_checkable
-class Quantize(Protocol):
+class QuantizeOp(Protocol):
     """The type of `OpSet.quantize`."""
 
     def __call__(
@@ -223,7 +223,7 @@ class Quantize(Protocol):
 
 
 @runtime_checkable
-class Argmax(Protocol):
+class ArgmaxOp(Protocol):
     """The type of `OpSet.argmax`."""
 
     def __call__(self, x: Float[mx.array, "*batch V"]) -> Int32[mx.array, "*batch"]:
@@ -231,7 +231,7 @@ class Argmax(Protocol):
 
 
 @runtime_checkable
-class TopK(Protocol):
+class TopKOp(Protocol):
     """The type of `OpSet.top_k`."""
 
     def __call__(
@@ -241,7 +241,7 @@ class TopK(Protocol):
 
 
 @runtime_checkable
-class LogProbability(Protocol):
+class LogProbabilityOp(Protocol):
     """The type of `OpSet.log_probability`."""
 
     def __call__(
@@ -270,23 +270,23 @@ class OpSet:
     """
 
     name: str
-    linear: Linear
-    expert_linear: ExpertLinear
-    embedding: Embedding
-    softmax: Softmax
-    swiglu: Swiglu
-    rms_norm: RmsNorm
-    rope: Rope
-    attention: Attention
-    paged_attention: PagedAttention
-    causal_conv: CausalConv
-    gated_delta: GatedDelta
-    gated_rms_norm: GatedRmsNorm
-    quantize: Quantize
-    argmax: Argmax
-    top_k: TopK
-    log_probability: LogProbability
-    norm_rope: Fusion[NormRope] | None = None
+    linear: LinearOp
+    expert_linear: ExpertLinearOp
+    embedding: EmbeddingOp
+    softmax: SoftmaxOp
+    swiglu: SwigluOp
+    rms_norm: RmsNormOp
+    rope: RopeOp
+    attention: AttentionOp
+    paged_attention: PagedAttentionOp
+    causal_conv: CausalConvOp
+    gated_delta: GatedDeltaOp
+    gated_rms_norm: GatedRmsNormOp
+    quantize: QuantizeOp
+    argmax: ArgmaxOp
+    top_k: TopKOp
+    log_probability: LogProbabilityOp
+    norm_rope: Fusion[NormRopeOp] | None = None
 
     def __post_init__(self) -> None:
         """Bind fusions to the ops that they stand for; drop fusions of replaced ops."""

@@ -9,7 +9,7 @@ import mlx.core as mx
 from jaxtyping import Float
 
 from tinyllm_ops.checks import check_paged_attention, check_write_pages
-from tinyllm_ops.opset import Attention, Mask
+from tinyllm_ops.opset import AttentionOp, Mask
 from tinyllm_ops.page_table import PageTable
 from tinyllm_ops.phase import Phase
 from tinyllm_ops.quantization.tensor import Weight, map_arrays
@@ -79,7 +79,7 @@ def write_pages(pages: Weight, rows: Weight, page_table: PageTable) -> Weight:
 
 
 def attend_by_sequence(
-    attend: Attention,
+    attend: AttentionOp,
     q: mx.array,
     k: Weight,
     v: Weight,
