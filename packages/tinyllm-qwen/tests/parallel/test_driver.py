@@ -28,7 +28,7 @@ from tinyllm_qwen.parallel.bounded_cache import BoundedCache, bounded
 from tinyllm_qwen.parallel.command import CacheSpec, Forward, decode, encode
 from tinyllm_qwen.parallel.control_channel import ControlChannel
 from tinyllm_qwen.parallel.driver import Driver
-from tinyllm_qwen.parallel.execute import Result, arrays_of, work
+from tinyllm_qwen.parallel.execute import Result, result_arrays, work
 from tinyllm_qwen.partition.groups import ParallelGroups
 from tinyllm_qwen.partition.partition import Partition
 from tinyllm_qwen.partition.split import Split
@@ -85,7 +85,7 @@ def worked(monkeypatch: pytest.MonkeyPatch) -> Worked:
 
 
 def assert_equal(ours: Result, theirs: Result) -> None:
-    for one, other in zip(arrays_of(ours), arrays_of(theirs), strict=True):
+    for one, other in zip(result_arrays(ours), result_arrays(theirs), strict=True):
         assert mx.array_equal(one, other)
 
 

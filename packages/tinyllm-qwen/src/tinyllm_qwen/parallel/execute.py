@@ -54,7 +54,7 @@ def execute(model: Qwen, caches: Caches, forward: Forward) -> Result:
         result = model(tokens, own, forward.batch, last=forward.last, indices=forward.indices)
     else:
         result = model.hidden(tokens, forward.batch, own)
-    mx.async_eval(arrays_of(result), _arrays(own))
+    mx.async_eval(result_arrays(result), _arrays(own))
     return result
 
 
@@ -74,11 +74,11 @@ def work(model: Qwen, lines: Iterable[bytes]) -> None:
     for line in lines:
         # Wait for the previous pass: MLX writes to caches in place only if no running pass reads
         # them.
-        mx.eval(arrays_of(result))
+        mx.eval(result_arrays(result))
         result = execute(model, caches, decode(line))
 
 
-def arrays_of(result: Result) -> list[mx.array]:
+def result_arrays(result: Result) -> list[mx.array]:
     """List the arrays of a result."""
     if isinstance(result, BestTokens):
         return result.arrays
