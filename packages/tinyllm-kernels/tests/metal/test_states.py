@@ -24,7 +24,7 @@ TABLE = StateTable.of(CHUNKS, num_slots=9)
 TABLES = {
     "mixed": TABLE,
     "in place": StateTable.rows(3, 2),
-    "new texts": StateTable.rows(2, 34, empty=True),
+    "new texts": StateTable.of([(NO_STATE, 34, {34: row}) for row in range(2)], num_slots=2),
     "no saves": StateTable.of([(1, 3, {})], num_slots=2),
     "one token": StateTable.of([(0, 1, {1: 1})], num_slots=2),
     "many sequences": StateTable.of([(i, 1, {1: i}) for i in range(40)], num_slots=41),

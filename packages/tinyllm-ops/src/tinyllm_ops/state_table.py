@@ -121,18 +121,14 @@ class StateTable:
         )
 
     @classmethod
-    def rows(cls, rows: int, length: int, *, empty: bool = False) -> StateTable:
+    def rows(cls, rows: int, length: int) -> StateTable:
         """Make the table of `rows` sequences of `length` new tokens; row b has slot b.
 
         Args:
             rows: number of sequences, and of slots.
             length: number of new tokens of each sequence.
-            empty: True if the sequences have no earlier tokens. Nothing is loaded then.
         """
-        chunks = [
-            (NO_STATE if empty else row, length, {length: row} if length else {})
-            for row in range(rows)
-        ]
+        chunks = [(row, length, {length: row} if length else {}) for row in range(rows)]
         return cls.of(chunks, num_slots=rows)
 
     @property

@@ -10,6 +10,11 @@ from tinyllm_ops import NO_STATE, OpSet, StateTable
 from tinyllm_ops.testing import OPSETS, TOLERANCE, assert_close, exact, normal, oracle
 
 
+def chunk(length: int, *, first: bool) -> StateTable:
+    """Return the table of one chunk of a text; its first chunk loads no state."""
+    return StateTable.of([(NO_STATE if first else 0, length, {length: 0})], num_slots=1)
+
+
 @pytest.mark.parametrize("kernel", [2, 3, 4])
 @pytest.mark.parametrize("load", [NO_STATE, 1])
 @pytest.mark.parametrize("length", [1, 2, 7])
@@ -34,7 +39,7 @@ def test_convolves_each_channel_with_the_inputs_before_a_token(
 def test_the_worked_example_comes_out(ops: OpSet) -> None:
     # One channel, weights 1, 10, 100: the token itself counts 100 times.
     x, weight = mx.array([[1.0], [2.0], [3.0]]), mx.array([[1.0, 10.0, 100.0]])
-    y, state = ops.causal_conv(x, weight, mx.zeros((1, 2, 1)), StateTable.rows(1, 3, empty=True))
+    y, state = ops.causal_conv(x, weight, mx.zeros((1, 2, 1)), chunk(3, first=True))
     assert y.flatten().tolist() == pytest.approx([100, 210, 321])  # silu of large numbers
     assert state.flatten().tolist() == [2, 3]
 
@@ -51,10 +56,10 @@ def test_any_chunks_give_the_bits_of_the_whole_text(
 ) -> None:
     x, weight = normal((20, channels), dtype, seed=1), normal((channels, 4), dtype, seed=2)
     empty = mx.zeros((1, 3, channels), dtype)
-    whole, end = opset.causal_conv(x, weight, empty, StateTable.rows(1, 20, empty=True))
+    whole, end = opset.causal_conv(x, weight, empty, chunk(20, first=True))
     outs, state = [], empty
     for a, b in pairwise(sorted({0, 20, *cuts})):
-        states = StateTable.rows(1, b - a, empty=a == 0)
+        states = chunk(b - a, first=a == 0)
         y, state = opset.causal_conv(x[a:b], weight, state, states)
         outs.append(y)
     assert mx.array_equal(mx.concatenate(outs), whole)
@@ -65,7 +70,7 @@ def test_equals_the_convolution_of_mlx(ops: OpSet) -> None:
     x, weight = normal((9, 6), seed=1), normal((6, 4), seed=2)
     padded = mx.pad(x, [(3, 0), (0, 0)])[None]
     expected = mlx.nn.silu(mx.conv1d(padded, weight[:, :, None], groups=6))[0]
-    states = StateTable.rows(1, 9, empty=True)
+    states = chunk(9, first=True)
     assert_close(ops.causal_conv(x, weight, mx.zeros((1, 3, 6)), states)[0], exact(expected))
 
 

@@ -13,6 +13,11 @@ HK, HV, DK, DV = 2, 4, 16, 8
 Tokens = dict[str, mx.array]
 
 
+def chunk(length: int, *, first: bool) -> StateTable:
+    """Return the table of one chunk of a text; its first chunk loads no state."""
+    return StateTable.of([(NO_STATE if first else 0, length, {length: 0})], num_slots=1)
+
+
 def tokens(
     count: int,
     dtype: mx.Dtype = mx.float32,
@@ -69,7 +74,7 @@ def test_returns_a_value_for_its_key_and_overwrites_it(ops: OpSet) -> None:
     queries = mx.stack([one, one, one, two])[:, None]
     values = mx.array([[3.0], [5.0], [7.0], [5.0]])[:, None]
     flat = mx.full((4, 1), 100.0)
-    states = StateTable.rows(1, 4, empty=True)
+    states = chunk(4, first=True)
     o, _ = ops.gated_delta(
         queries, keys, values, -flat, flat, mx.zeros(1), mx.zeros(1), mx.zeros((1, 1, 1, 4)), states
     )
@@ -109,11 +114,11 @@ def test_any_chunks_give_the_bits_of_the_whole_text(
 ) -> None:
     text, weights = tokens(24, dtype), heads_of(HV, dtype)
     empty = mx.zeros((1, HV, DV, DK))
-    start = StateTable.rows(1, 24, empty=True)
+    start = chunk(24, first=True)
     whole, end = opset.gated_delta(**text, **weights, slots=empty, state_table=start)
     outs, state = [], empty
     for a, b in pairwise(sorted({0, 24, *cuts})):
-        states = StateTable.rows(1, b - a, empty=a == 0)
+        states = chunk(b - a, first=a == 0)
         o, state = opset.gated_delta(**rows(text, a, b), **weights, slots=state, state_table=states)
         outs.append(o)
     assert mx.array_equal(mx.concatenate(outs), whole)
@@ -141,7 +146,7 @@ def test_neighbors_and_slots_change_no_bit(
     for i, (text, (load, length, saves)) in enumerate(zip(texts, chunks, strict=True)):
         alone = StateTable.of([(NO_STATE if load == NO_STATE else 0, length, {})], num_slots=1)
         if saves:
-            alone = StateTable.rows(1, length, empty=load == NO_STATE)
+            alone = chunk(length, first=load == NO_STATE)
         own, end = opset.gated_delta(
             **text, **weights, slots=state[order[i] : order[i] + 1], state_table=alone
         )
@@ -186,9 +191,7 @@ def test_sizes_of_queries_and_keys_do_not_matter(
     text, weights = tokens(9, dtype), heads_of(HV, dtype)
     text |= {name: normal((9, HK, DK), dtype, seed=5, magnitude=magnitude) for name in ("q", "k")}
     state = mx.zeros((1, HV, DV, DK))
-    o, after = ops.gated_delta(
-        **text, **weights, slots=state, state_table=StateTable.rows(1, 9, empty=True)
-    )
+    o, after = ops.gated_delta(**text, **weights, slots=state, state_table=chunk(9, first=True))
     numbers = {name: exact(x) for name, x in (text | weights).items()}
     expected, matrices = oracle.gated_delta(**numbers, before=np.zeros((HV, DV, DK)))
     assert_close(o, expected)

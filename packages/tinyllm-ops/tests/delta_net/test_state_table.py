@@ -28,11 +28,11 @@ def test_of_lays_out_chunks_of_sequences() -> None:
     assert states.save_pairs == ((0, 4), (2, 2), (4, 0))
 
 
-@given(rows=st.integers(0, 4), length=st.integers(0, 5), empty=st.booleans())
-def test_rows_load_and_save_their_own_slot(rows: int, length: int, empty: bool) -> None:
-    states = StateTable.rows(rows, length, empty=empty)
+@given(rows=st.integers(0, 4), length=st.integers(0, 5))
+def test_rows_load_and_save_their_own_slot(rows: int, length: int) -> None:
+    states = StateTable.rows(rows, length)
     assert states.cu_seqlens == tuple(length * row for row in range(rows + 1))
-    assert states.load_slots == ((NO_STATE,) * rows if empty else tuple(range(rows)))
+    assert states.load_slots == tuple(range(rows))
     ends = [(length * (row + 1) - 1, row) for row in range(rows)] if length else []
     assert states.save_pairs == tuple(ends)
     assert states.num_slots == rows
