@@ -228,6 +228,9 @@ class KVCache(SequenceCache, AttentionCache):
     ) -> tuple[Weight, Weight]:
         """Append keys and values of L tokens, and return all stored keys and values.
 
+        Layers call `attend`, which also appends. `update` is for code that fills or reads a cache
+        without queries.
+
         Args:
             k: new keys.
             v: new values.
