@@ -96,14 +96,14 @@ def attend_by_sequence(
     for row, length in enumerate(page_table.seq_lens):
         if starts[row] == starts[row + 1]:
             continue
-        own = q[starts[row] : starts[row + 1]].swapaxes(0, 1)  # H n D
+        queries = q[starts[row] : starts[row + 1]].swapaxes(0, 1)  # H n D
         used = mx.array(
             list(page_table.block_tables[row])[: math.ceil(length / page_table.page_size)]
         )
         gather = partial(_gather_tokens, pages=used.astype(mx.int32), length=length)
         keys, values = map_arrays(gather, k), map_arrays(gather, v)
-        mask = _causal_mask(own.shape[1], length, window)
-        rows.append(attend(own, keys, values, scale, mask).swapaxes(0, 1))
+        mask = _causal_mask(queries.shape[1], length, window)
+        rows.append(attend(queries, keys, values, scale, mask).swapaxes(0, 1))
     return mx.concatenate(rows)
 
 
