@@ -77,9 +77,9 @@ def test_each_token_is_found_in_one_part_of_a_shared_table(
 ) -> None:
     ids = mx.array([[0, 9, 3], [4, 3, 5]], dtype=index_dtype)
     table, ranks = projection(10, 64, dtype, seed=1, bits=bits), Recorder()
-    for held in (range(4), range(4, 8), range(8, 10)):
-        rows = table[held.start : held.stop]
-        part = Embedding(10, 64, rows, held=held, communicator=ranks, ops=ops)
+    for vocab in (range(4), range(4, 8), range(8, 10)):
+        rows = table[vocab.start : vocab.stop]
+        part = Embedding(10, 64, rows, local_vocab=vocab, communicator=ranks, ops=ops)
         assert part(ids) is ranks.parts[-1]
         h = normal((2, 64), dtype, seed=2)
         assert mx.array_equal(part.as_linear(h), ops.linear(h, rows))
@@ -99,4 +99,4 @@ def test_a_whole_table_needs_no_sum() -> None:
 
 def test_refuses_rows_of_another_number_than_it_holds() -> None:
     with pytest.raises(ValueError, match=r"weight: expected shape \(4, 8\), got \(5, 8\)"):
-        Embedding(10, 8, mx.zeros((5, 8)), held=range(4))
+        Embedding(10, 8, mx.zeros((5, 8)), local_vocab=range(4))

@@ -94,9 +94,9 @@ def test_rows_at_offsets_of_their_own_are_the_rows_alone(ops: OpSet, dtype: mx.D
     y = layer(x, Batch("prefill", 3, 5, positions), together)
     for row, offset in enumerate(offsets):
         alone = DenseCache()
-        own = layer(x[row : row + 1], Batch.at(offset, 1, 5), alone)
+        expected = layer(x[row : row + 1], Batch.at(offset, 1, 5), alone)
         # A product of another shape may round differently, so rows are compared with a tolerance.
-        assert_close(y[row : row + 1], exact(own))
+        assert_close(y[row : row + 1], exact(expected))
         for both, single in zip(together.arrays, alone.arrays, strict=True):
             assert_close(both[row : row + 1], exact(single), position=offset)
 

@@ -33,13 +33,18 @@ def make(
     )
 
 
-def share_of(layer: MoE, held: range, communicator: Communicator = SINGLE) -> MoE:
-    """Return the part of `layer` in a process that holds the experts `held`."""
+def share_of(layer: MoE, experts: range, communicator: Communicator = SINGLE) -> MoE:
+    """Return the part of `layer` in a process that holds `experts`."""
     w_gate, w_up, w_down = (
-        w[held.start : held.stop] for w in (layer.w_gate, layer.w_up, layer.w_down)
+        w[experts.start : experts.stop] for w in (layer.w_gate, layer.w_up, layer.w_down)
     )
     return replace(
-        layer, w_gate=w_gate, w_up=w_up, w_down=w_down, held=held, communicator=communicator
+        layer,
+        w_gate=w_gate,
+        w_up=w_up,
+        w_down=w_down,
+        local_experts=experts,
+        communicator=communicator,
     )
 
 
@@ -92,9 +97,9 @@ class Rank(Communicator):
 def test_the_first_process_adds_the_residual_before_the_sum(ops: OpSet) -> None:
     whole = make(ops=ops)
     x, residual = (normal((2, 3, WIDTH), seed=seed) for seed in (5, 6))
-    for rank, held in enumerate([range(3), range(3, 6)]):
-        alone = share_of(whole, held)(x)
-        y = share_of(whole, held, Rank(rank))(x, residual=residual)
+    for rank, experts in enumerate([range(3), range(3, 6)]):
+        alone = share_of(whole, experts)(x)
+        y = share_of(whole, experts, Rank(rank))(x, residual=residual)
         assert_close(y, exact(alone) + 100 + (exact(residual) if rank == 0 else 0))
 
 

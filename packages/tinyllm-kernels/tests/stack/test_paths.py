@@ -66,14 +66,14 @@ def half_of(layer: DecoderLayer, communicator: Rank) -> DecoderLayer:
     )
     if isinstance(mlp, MoE):
         first = 0 if rank == 0 else 3
-        held = range(first, 3 if rank == 0 else mlp.num_experts)
-        part = slice(held.start, held.stop)
+        experts = range(first, 3 if rank == 0 else mlp.num_experts)
+        part = slice(experts.start, experts.stop)
         shared: MLP | MoE = replace(
             mlp,
             w_gate=mlp.w_gate[part],
             w_up=mlp.w_up[part],
             w_down=mlp.w_down[part],
-            held=held,
+            local_experts=experts,
             communicator=communicator,
         )
     else:

@@ -150,8 +150,10 @@ class GroupedQueryAttention:
     ) -> Float[mx.array, "B L E"]:
         """Project the outputs of all heads to E, and add the residual."""
         # Rank 0 alone adds bias and residual: the all-reduce would add them once for each rank.
-        bias, own = (self.biases.o, residual) if self.communicator.rank == 0 else (None, None)
-        y = self.ops.linear(heads, self.wo, bias, own, phase=batch.phase)
+        is_first = self.communicator.rank == 0
+        local_bias = self.biases.o if is_first else None
+        local_residual = residual if is_first else None
+        y = self.ops.linear(heads, self.wo, local_bias, local_residual, phase=batch.phase)
         return self.communicator.all_reduce(y)
 
     def project(

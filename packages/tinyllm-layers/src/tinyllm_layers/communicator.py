@@ -25,7 +25,7 @@ class Communicator:
         return part[None]
 
     def all_gather_last(
-        self, part: Shaped[mx.array, "*batch own"], total: int
+        self, part: Shaped[mx.array, "*batch local"], total: int
     ) -> Shaped[mx.array, "*batch total"]:
         """Return the arrays of all processes joined along the last axis, by rank.
 
@@ -85,7 +85,7 @@ class RankCommunicator(Communicator):
         return mx.distributed.all_gather(part[None], group=self._group)
 
     def all_gather_last(
-        self, part: Shaped[mx.array, "*batch own"], total: int
+        self, part: Shaped[mx.array, "*batch local"], total: int
     ) -> Shaped[mx.array, "*batch total"]:
         """Return the arrays of all processes joined along the last axis, by rank."""
         missing = -(-total // self.size) - part.shape[-1]

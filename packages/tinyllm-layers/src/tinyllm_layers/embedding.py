@@ -21,8 +21,8 @@ class Embedding:
     Attributes:
         vocab_size: V.
         embedding_dim: E.
-        weight: the rows of this process, `V E` or `len(held) E`.
-        held: the ids of the tokens whose rows this process holds; None for all tokens.
+        weight: the rows of this process, `V E` or `len(local_vocab) E`.
+        local_vocab: the ids of the tokens whose rows this process holds; None for all tokens.
         communicator: the processes that share the table.
         ops: the implementation of the maths.
 
@@ -34,25 +34,26 @@ class Embedding:
     embedding_dim: int
     weight: Weight
     _: KW_ONLY
-    held: range | None = None
+    local_vocab: range | None = None
     communicator: Communicator = SINGLE
     ops: OpSet = REFERENCE
 
     def __post_init__(self) -> None:
         """Check the table."""
-        rows = self.vocab_size if self.held is None else len(self.held)
+        rows = self.vocab_size if self.local_vocab is None else len(self.local_vocab)
         require_shape("weight", self.weight, (rows, self.embedding_dim))
 
     def __call__(self, ids: Integer[mx.array, "*batch"]) -> Float[mx.array, "*batch E"]:
         """Look up the vectors of tokens. Processes that share the table all-reduce the vectors."""
-        if self.held is None:
+        vocab = self.local_vocab
+        if vocab is None:
             return self.ops.embedding(ids, self.weight)
-        own = (ids >= self.held.start) & (ids < self.held.stop)
-        rows = self.ops.embedding(mx.where(own, ids - self.held.start, 0), self.weight)
-        return self.communicator.all_reduce(mx.where(own[..., None], rows, 0))
+        is_local = (ids >= vocab.start) & (ids < vocab.stop)
+        rows = self.ops.embedding(mx.where(is_local, ids - vocab.start, 0), self.weight)
+        return self.communicator.all_reduce(mx.where(is_local[..., None], rows, 0))
 
-    def as_linear(self, h: Float[mx.array, "*batch E"]) -> Float[mx.array, "*batch held"]:
-        """Return the logits of the tokens in `held`: h times the transposed table.
+    def as_linear(self, h: Float[mx.array, "*batch E"]) -> Float[mx.array, "*batch local"]:
+        """Return the logits of the tokens in `local_vocab`: h times the transposed table.
 
         This is the output head of a model with tied embeddings.
         """

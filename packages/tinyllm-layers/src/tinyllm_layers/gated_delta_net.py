@@ -136,23 +136,24 @@ class GatedDeltaNet:
         if batch is None:
             batch = new_token_batch(x, cache)
         ops, phase = self.ops, batch.phase
-        held = RecurrentCache() if cache is None else state_cache(cache)
+        recurrent_cache = RecurrentCache() if cache is None else state_cache(cache)
         qkv, a, b, z = (
             ops.linear(x, w, phase=phase).flatten(0, 1)  # T = B L: all tokens of the pass
             for w in (self.wqkv, self.wa, self.wb, self.wz)
         )
-        conv, state, table = held.slots_and_table(batch, self.state_shape)
+        conv, state, table = recurrent_cache.slots_and_table(batch, self.state_shape)
         qkv, conv = ops.causal_conv(qkv, self.conv, conv, table)
         q, k, v = self._heads(qkv)
         out, state = ops.gated_delta(q, k, v, a, b, self.a_log, self.dt_bias, state, table)
         gate = mx.unflatten(z, -1, (self.num_value_heads, self.value_dim))
         out = ops.gated_rms_norm(out, gate, self.norm, self.norm_eps)  # T Hv Dv
-        held.commit(conv, state, table, phase)
+        recurrent_cache.commit(conv, state, table, phase)
 
         joined = mx.unflatten(out.flatten(1), 0, x.shape[:2])  # B L Hv*Dv
         # Rank 0 alone adds the residual: the all-reduce would add it once for each rank.
-        own = residual if self.communicator.rank == 0 else None
-        return self.communicator.all_reduce(ops.linear(joined, self.wo, None, own, phase=phase))
+        local_residual = residual if self.communicator.rank == 0 else None
+        y = ops.linear(joined, self.wo, None, local_residual, phase=phase)
+        return self.communicator.all_reduce(y)
 
     def check_positions(self, batch: Batch) -> None:
         """Accept every batch: the layer has no positions and no longest text."""

@@ -62,6 +62,6 @@ class MLP:
         gate = ops.linear(x, self.w_gate, phase=phase)
         up = ops.linear(x, self.w_up, phase=phase)
         # Rank 0 alone adds the residual: the all-reduce would add it once for each rank.
-        own = residual if self.communicator.rank == 0 else None
-        y = ops.linear(ops.swiglu(gate, up), self.w_down, None, own, phase=phase)
+        local_residual = residual if self.communicator.rank == 0 else None
+        y = ops.linear(ops.swiglu(gate, up), self.w_down, None, local_residual, phase=phase)
         return self.communicator.all_reduce(y)

@@ -30,11 +30,11 @@ class MoE:
         num_experts: X, the number of experts in all processes.
         num_experts_per_tok: K.
         w_router: the router, `X E`, with the rows of all X experts on every process.
-        w_gate: the gate projections of the experts in `held`, `len(held) F E`.
-        w_up: the up projections, `len(held) F E`.
-        w_down: the down projections, `len(held) E F`.
+        w_gate: the gate projections of the experts in `local_experts`, `len(local_experts) F E`.
+        w_up: the up projections, `len(local_experts) F E`.
+        w_down: the down projections, `len(local_experts) E F`.
         norm_topk_prob: True to divide the routing weights of the K experts by their sum.
-        held: the numbers of the experts that this process holds; None for all X experts.
+        local_experts: the numbers of the experts that this process holds; None for all X experts.
         shared: the shared expert, or None. Processes that share the layer hold some of its hidden
             features each. Its own communicator must be the one of a single process, because the
             all-reduce of this layer adds up the parts.
@@ -57,7 +57,7 @@ class MoE:
     w_down: Weight
     _: KW_ONLY
     norm_topk_prob: bool = True
-    held: range | None = None
+    local_experts: range | None = None
     shared: MLP | None = None
     shared_gate: Weight | None = None
     communicator: Communicator = SINGLE
@@ -70,7 +70,7 @@ class MoE:
                 f"num_experts_per_tok: expected 1 to {self.num_experts}, "
                 f"got {self.num_experts_per_tok}"
             )
-        count = self.num_experts if self.held is None else len(self.held)
+        count = self.num_experts if self.local_experts is None else len(self.local_experts)
         require_shape("w_router", self.w_router, (self.num_experts, self.dim))
         require_shape("w_gate", self.w_gate, (count, self.hidden_dim, self.dim))
         require_shape("w_up", self.w_up, (count, self.hidden_dim, self.dim))
@@ -110,8 +110,8 @@ class MoE:
             total = total + sigmoid(gate) * self.shared(x, phase=phase).astype(mx.float32)
         y = total.astype(x.dtype)
         # Rank 0 alone adds the residual: the all-reduce would add it once for each rank.
-        own = residual if self.communicator.rank == 0 else None
-        return self.communicator.all_reduce(y if own is None else own + y)
+        local_residual = residual if self.communicator.rank == 0 else None
+        return self.communicator.all_reduce(y if local_residual is None else local_residual + y)
 
     def route(
         self, x: Float[mx.array, "*batch E"], *, phase: Phase | None = None
@@ -151,25 +151,26 @@ class MoE:
             One row for each pair; zeros for experts of other processes.
         """
         k = self.num_experts_per_tok
-        if self.held is None:
+        local = self.local_experts
+        if local is None:
             order = mx.argsort(chosen)  # sort by expert, to read the matrices of each expert once
             return self._mlp(rows[order // k], chosen[order], phase)[mx.argsort(order)]
-        number = chosen.astype(mx.int32) - self.held.start
-        own = (number >= 0) & (number < len(self.held))
+        number = chosen.astype(mx.int32) - local.start
+        is_local = (number >= 0) & (number < len(local))
         if phase == "decode" and chosen.size:
             # Do not wait for the values of the router. Pairs of other processes become rows of
             # zeros. These rows use an expert of this process that another pair needs anyway, so
             # that no additional matrices are read.
-            number = mx.where(own, number, mx.where(own, number, 0).max())
+            number = mx.where(is_local, number, mx.where(is_local, number, 0).max())
             order = mx.argsort(number)
-            inputs = mx.where(own[order, None], rows[order // k], 0)
+            inputs = mx.where(is_local[order, None], rows[order // k], 0)
             return self._mlp(inputs, number[order], phase)[mx.argsort(order)]
         # A prompt has too many pairs to compute rows of zeros for other processes: wait for the
         # values of the router, and compute the pairs of this process alone.
         order = mx.argsort(number)
-        first, stop = int((number < 0).sum()), int((number < len(self.held)).sum())
-        local = order[first:stop]
-        out = self._mlp(rows[local // k], number[local], phase)
+        first, stop = int((number < 0).sum()), int((number < len(local)).sum())
+        local_order = order[first:stop]
+        out = self._mlp(rows[local_order // k], number[local_order], phase)
         return mx.pad(out, [(first, chosen.size - stop), (0, 0)])[mx.argsort(order)]
 
     def _mlp(

@@ -192,7 +192,7 @@ def part_of(whole: GatedDeltaNet, rank: int) -> GatedDeltaNet:
     v = np.arange(2 * whole.value_dim) + 2 * whole.value_dim * rank
     keys = 2 * whole.key_dim
     channels = mx.array(np.concatenate([q, keys + q, 2 * keys + v]))
-    rows, own = mx.array(v), mx.array(heads)
+    rows, value_heads = mx.array(v), mx.array(heads)
     return replace(
         whole,
         num_key_heads=1,
@@ -200,10 +200,10 @@ def part_of(whole: GatedDeltaNet, rank: int) -> GatedDeltaNet:
         wqkv=whole.wqkv[channels],
         conv=whole.conv[channels],
         wz=whole.wz[rows],
-        wa=whole.wa[own],
-        wb=whole.wb[own],
-        a_log=whole.a_log[own],
-        dt_bias=whole.dt_bias[own],
+        wa=whole.wa[value_heads],
+        wb=whole.wb[value_heads],
+        a_log=whole.a_log[value_heads],
+        dt_bias=whole.dt_bias[value_heads],
         wo=whole.wo[:, rows],
         communicator=Rank(rank),
     )

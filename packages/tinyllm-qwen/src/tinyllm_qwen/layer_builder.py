@@ -48,7 +48,7 @@ class LayerBuilder:
             self.config.vocab_size,
             self.config.hidden_size,
             self.weights["embed_tokens.weight"],
-            held=self.groups.partition.vocabulary if self.groups.world.size > 1 else None,
+            local_vocab=self.groups.partition.vocabulary if self.groups.world.size > 1 else None,
             communicator=self.groups.world,
             ops=self.ops,
         )
@@ -164,7 +164,7 @@ class LayerBuilder:
             self.weights[f"{name}.gate.weight"],
             *(self.weights[f"{name}.switch_mlp.{each}_proj.weight"] for each in projections),
             norm_topk_prob=experts.norm_topk_prob,
-            held=self.groups.partition.experts,
+            local_experts=self.groups.partition.experts,
             # `MoE` itself sums the parts of the shared expert.
             shared=self._mlp(f"{name}.shared_expert", features, SINGLE) if features else None,
             shared_gate=self.weights.get(f"{name}.shared_expert_gate.weight"),

@@ -81,8 +81,8 @@ class RotatingCache(KVCache):
         check_new_tokens(q, k, v, (batch.rows, batch.length), self._shape, self._dtype)
         if batch.phase == "decode" and q.shape[2] == 1:
             updated = self._extended(k, v)
-            held = min(self._offset + 1, self.max_size)
-            keys, values = (x[..., :held, :] for x in updated)
+            used = min(self._offset + 1, self.max_size)
+            keys, values = (x[..., :used, :] for x in updated)
             out = ops.attention(q, keys, values, scale, None, phase=batch.phase)
             self._commit(*updated, 1)
             return out
@@ -94,7 +94,7 @@ class RotatingCache(KVCache):
             keys, values = k, v
         else:
             pairs = zip(self._used_slots(), (k, v), strict=True)
-            keys, values = (mx.concatenate([held, fresh], axis=2) for held, fresh in pairs)
+            keys, values = (mx.concatenate([stored, fresh], axis=2) for stored, fresh in pairs)
         out = ops.attention(q, keys, values, scale, mask, phase=batch.phase)
         self._commit(*self._extended(k, v), k.shape[2])
         return out
@@ -152,8 +152,8 @@ class RotatingCache(KVCache):
         """Return the keys and values of the slots in use."""
         assert self._keys is not None  # callers store tokens first
         assert self._values is not None
-        held = min(self._offset, self.max_size)
-        return self._keys[..., :held, :], self._values[..., :held, :]
+        used = min(self._offset, self.max_size)
+        return self._keys[..., :used, :], self._values[..., :used, :]
 
     def _extended(self, k: mx.array, v: mx.array) -> tuple[mx.array, mx.array]:
         """Return updated arrays of keys and values, in which k and v are stored.

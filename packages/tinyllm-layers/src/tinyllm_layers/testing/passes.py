@@ -59,7 +59,9 @@ def paged_batches(
     return [
         Batch.paged(
             PageTable.of(
-                [(own, first, stop) for own in pages], num_pages=num_pages, page_size=page_size
+                [(block_table, first, stop) for block_table in pages],
+                num_pages=num_pages,
+                page_size=page_size,
             ),
             "decode" if stop - first == 1 else "prefill",
         )

@@ -124,7 +124,7 @@ def _feed_forward(
     if isinstance(mlp, MLP):
         is_first = mlp.communicator.rank == 0
         return native.mlp_handle((norm.weight, norm.eps), gate, up, down, adds_residual=is_first)
-    if mlp.held is not None or mlp.communicator.size > 1:
+    if mlp.local_experts is not None or mlp.communicator.size > 1:
         return None
     return native.moe_handle(
         (norm.weight, norm.eps),
