@@ -1,7 +1,5 @@
 """Fixtures: every OpSet, device and dtype, random weights and texts, and passes over caches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path

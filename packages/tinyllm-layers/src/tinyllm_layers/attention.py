@@ -1,7 +1,5 @@
 """The attention of Qwen2, Qwen2.5 and Qwen3."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 
 import mlx.core as mx

@@ -1,7 +1,5 @@
 """The tokens of one forward pass: their phase and their positions."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tinyllm_ops import PageTable, Phase, Positions, StateTable
@@ -35,7 +33,7 @@ class Batch:
     state_table: StateTable | None = None
 
     @classmethod
-    def at(cls, offset: int, rows: int, length: int, phase: Phase | None = None) -> Batch:
+    def at(cls, offset: int, rows: int, length: int, phase: Phase | None = None) -> "Batch":
         """Make the batch of a pass in which each row has `offset` earlier tokens.
 
         Args:
@@ -59,7 +57,7 @@ class Batch:
     @classmethod
     def paged(
         cls, page_table: PageTable, phase: Phase, state_table: StateTable | None = None
-    ) -> Batch:
+    ) -> "Batch":
         """Make the batch of a pass over the tokens of a page table, all in one phase.
 
         Args:

@@ -1,7 +1,5 @@
 """Communication between the processes that compute one model together."""
 
-from __future__ import annotations
-
 import mlx.core as mx
 from jaxtyping import Float, Shaped
 

@@ -1,7 +1,5 @@
 """Decoder layers, stacks of layers, and backends, which may have their own kind of stack."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Protocol, runtime_checkable

@@ -1,7 +1,5 @@
 """The embedding of tokens, which is also the output head of a model with tied embeddings."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 
 import mlx.core as mx

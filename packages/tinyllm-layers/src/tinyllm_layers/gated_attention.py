@@ -1,7 +1,5 @@
 """The attention of Qwen3-Next and Qwen3.5: grouped-query attention with an output gate."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import mlx.core as mx

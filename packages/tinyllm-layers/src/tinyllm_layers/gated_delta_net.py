@@ -1,7 +1,5 @@
 """Gated DeltaNet: the recurrent layer of Qwen3-Next and Qwen3.5."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 
 import mlx.core as mx

@@ -1,7 +1,5 @@
 """The feed-forward half of a decoder layer."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 
 import mlx.core as mx

@@ -1,7 +1,5 @@
 """RMSNorm with its weight."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 
 import mlx.core as mx

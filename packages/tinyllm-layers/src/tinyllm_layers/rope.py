@@ -1,7 +1,5 @@
 """Rotary position embedding with its settings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 

@@ -1,7 +1,5 @@
 """Multi-head attention as in Vaswani et al.: a key head per query head, no cache, no positions."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 
 import mlx.core as mx

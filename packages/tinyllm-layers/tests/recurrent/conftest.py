@@ -1,7 +1,5 @@
 """Ops whose products have the same bits in every pass, so that tests can compare bits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import mlx.core as mx

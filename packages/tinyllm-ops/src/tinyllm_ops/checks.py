@@ -6,8 +6,6 @@ Every check raises ValueError and names the argument. The ops of recurrent layer
 `tinyllm_ops.recurrent_checks`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import mlx.core as mx

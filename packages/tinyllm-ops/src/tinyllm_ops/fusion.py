@@ -1,7 +1,5 @@
 """Fusions: functions that compute several ops, and are dropped if one of the ops is replaced."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Callable

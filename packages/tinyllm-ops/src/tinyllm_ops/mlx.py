@@ -8,8 +8,6 @@ the CPU.
 and the bits of a chunked algorithm depend on the chunks. On a CPU it takes 1.4 times as long.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import mlx.core as mx

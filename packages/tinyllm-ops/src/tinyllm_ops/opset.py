@@ -1,7 +1,5 @@
 """The contract of all ops: the signature of each op, and `OpSet`, one implementation of each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 

@@ -1,7 +1,5 @@
 """Page tables, which assign pages of keys and values to the sequences of a forward pass."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -111,7 +109,7 @@ class PageTable:
     @classmethod
     def of(
         cls, chunks: Sequence[tuple[Sequence[int], int, int]], *, num_pages: int, page_size: int
-    ) -> PageTable:
+    ) -> "PageTable":
         """Make the table of a pass over one chunk of each sequence.
 
         Args:
@@ -160,7 +158,7 @@ class PageTable:
         )
 
     @cached_property
-    def arrays(self) -> PageArrays:
+    def arrays(self) -> "PageArrays":
         """The numbers of the table as arrays on the device, made at the first access."""
         used = [
             pages[: self._page_count(length)]

@@ -1,7 +1,5 @@
 """The two phases of generation. Kernels may sum in a different order in each phase."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import mlx.core as mx

@@ -1,7 +1,5 @@
 """Checks of the arguments of the ops of gated DeltaNet. See `tinyllm_ops.checks`."""
 
-from __future__ import annotations
-
 import mlx.core as mx
 
 from tinyllm_ops.checks import (

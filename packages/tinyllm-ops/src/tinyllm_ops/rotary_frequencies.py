@@ -1,7 +1,5 @@
 """Rotary frequencies of the pairs of features, as trained or extended to longer texts by YaRN."""
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass

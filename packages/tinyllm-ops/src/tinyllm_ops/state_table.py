@@ -1,7 +1,5 @@
 """State tables, which assign the states of recurrent layers to the sequences of a forward pass."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -93,7 +91,7 @@ class StateTable:
     @classmethod
     def of(
         cls, chunks: Sequence[tuple[int, int, Mapping[int, int]]], *, num_slots: int
-    ) -> StateTable:
+    ) -> "StateTable":
         """Make the table of a pass over one chunk of each sequence.
 
         Args:
@@ -121,7 +119,7 @@ class StateTable:
         )
 
     @classmethod
-    def rows(cls, rows: int, length: int) -> StateTable:
+    def rows(cls, rows: int, length: int) -> "StateTable":
         """Make the table of `rows` sequences of `length` new tokens; row b has slot b.
 
         Args:
@@ -150,7 +148,7 @@ class StateTable:
         )
 
     @cached_property
-    def arrays(self) -> StateArrays:
+    def arrays(self) -> "StateArrays":
         """The numbers of the table as arrays on the device, made at the first access."""
         return StateArrays(
             *(

@@ -1,7 +1,5 @@
 """The interfaces of caches, which keep the earlier tokens of a text for a layer."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -210,7 +208,7 @@ class SequenceCache(LayerCache):
         """
 
     @abstractmethod
-    def fork(self) -> SequenceCache:
+    def fork(self) -> "SequenceCache":
         """Return a second cache with the same tokens.
 
         Both caches share their arrays until the next write to one of them copies the arrays.
@@ -245,5 +243,5 @@ class KVCache(SequenceCache, AttentionCache):
         """
 
     @abstractmethod
-    def fork(self) -> KVCache:
+    def fork(self) -> "KVCache":
         """Return a second cache with the same tokens."""

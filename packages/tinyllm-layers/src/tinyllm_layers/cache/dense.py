@@ -1,7 +1,5 @@
 """Caches in arrays that grow in steps: their base class, and the dense cache."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 
@@ -108,7 +106,7 @@ class GrowingCache(KVCache):
             for buffer in self._take_back():
                 buffer.trim(length)
 
-    def _take_back(self) -> list[TokenBuffer]:
+    def _take_back(self) -> list["TokenBuffer"]:
         """Return the buffers with their arrays. If these are lent, end the loan: see `Loan`."""
         if self.lent is not None:
             loan, index = self.lent
@@ -119,7 +117,7 @@ class GrowingCache(KVCache):
             self.lent = None
         return self._buffers
 
-    def _forked_buffers(self) -> list[TokenBuffer]:
+    def _forked_buffers(self) -> list["TokenBuffer"]:
         """Return buffers with the same tokens, for a second cache."""
         return [buffer.fork() for buffer in self._take_back()]
 
@@ -177,7 +175,7 @@ class DenseCache(GrowingCache):
         (buffer,) = self._take_back()
         return [buffer.reserve((rows, 2, *rest), dtype, least)]
 
-    def fork(self) -> DenseCache:
+    def fork(self) -> "DenseCache":
         """Return a second cache with the same tokens."""
         fork = DenseCache()
         fork._buffers = self._forked_buffers()
@@ -302,7 +300,7 @@ class TokenBuffer:
             raise ValueError(f"length: expected 0 to {self.length}, got {length}")
         self.length = length
 
-    def fork(self) -> TokenBuffer:
+    def fork(self) -> "TokenBuffer":
         """Return a second buffer with the same tokens.
 
         Both buffers share one array. The next write to one of the buffers copies the array.

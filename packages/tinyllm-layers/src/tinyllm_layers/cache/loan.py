@@ -6,8 +6,6 @@ when they are read or changed. docs/kernels/stack.md describes the native side a
 The stack with loans is `tinyllm_kernels.cpu.layers.loans`.
 """
 
-from __future__ import annotations
-
 from typing import Protocol, TypeVar, runtime_checkable
 
 import mlx.core as mx

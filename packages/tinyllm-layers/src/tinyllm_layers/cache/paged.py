@@ -1,7 +1,5 @@
 """A paged cache: keys and values in pages that are assigned to many sequences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import mlx.core as mx
@@ -47,7 +45,7 @@ class PagedCache(AttentionCache):
         group_size: int = 0,
         window: int | None = None,
         zeros: Zeros = mx.zeros,
-    ) -> PagedCache:
+    ) -> "PagedCache":
         """Make a cache of empty pages. Memory is allocated when the pages are evaluated.
 
         Args:
@@ -135,7 +133,7 @@ class PagedCache(AttentionCache):
         """
         self._stored, self.lent = None, (loan, index)
 
-    def fork(self) -> PagedCache:
+    def fork(self) -> "PagedCache":
         """Return a second cache with the same pages.
 
         The next write to one of the caches copies all pages.

@@ -1,7 +1,5 @@
 """A quantized cache: keys and values in a few bits per number."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import mlx.core as mx
@@ -100,7 +98,7 @@ class QuantizedCache(GrowingCache):
             for buffer, (shape, part_dtype) in zip(self._take_back(), parts, strict=True)
         ]
 
-    def fork(self) -> QuantizedCache:
+    def fork(self) -> "QuantizedCache":
         """Return a second cache with the same tokens."""
         fork = QuantizedCache(self.bits, self.group_size)
         fork._buffers = self._forked_buffers()

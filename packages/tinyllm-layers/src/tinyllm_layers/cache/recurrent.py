@@ -1,7 +1,5 @@
 """Caches of recurrent layers: one for sequences in step, and a pool for many sequences."""
 
-from __future__ import annotations
-
 import mlx.core as mx
 from jaxtyping import Float, Float32
 from tinyllm_ops import Phase, StateTable
@@ -43,7 +41,7 @@ class RecurrentPool(StateCache):
         self.state = state
 
     @classmethod
-    def empty(cls, num_slots: int, shape: StateShape, zeros: Zeros = mx.zeros) -> RecurrentPool:
+    def empty(cls, num_slots: int, shape: StateShape, zeros: Zeros = mx.zeros) -> "RecurrentPool":
         """Make a pool of empty slots. Memory is allocated when the slots are evaluated."""
         return cls(*shape.slots(num_slots, zeros))
 
@@ -154,7 +152,7 @@ class RecurrentCache(SequenceCache, StateCache):
             )
         self._kept = trimmed(self._kept, length)
 
-    def fork(self) -> RecurrentCache:
+    def fork(self) -> "RecurrentCache":
         """Return a second cache with the same states."""
         fork = RecurrentCache()
         fork._kept, fork._rows = self._kept, self._rows

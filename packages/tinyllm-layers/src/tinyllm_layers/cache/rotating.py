@@ -1,7 +1,5 @@
 """A rotating cache: keys and values of the first and the most recent tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import mlx.core as mx
@@ -99,7 +97,7 @@ class RotatingCache(KVCache):
         self._commit(*self._extended(k, v), k.shape[2])
         return out
 
-    def fork(self) -> RotatingCache:
+    def fork(self) -> "RotatingCache":
         """Return a second cache with the same tokens."""
         fork = RotatingCache(self.max_size, self.keep)
         fork._offset = self._offset

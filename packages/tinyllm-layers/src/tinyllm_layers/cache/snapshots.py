@@ -1,7 +1,5 @@
 """The lengths of a text whose states a `RecurrentCache` keeps, without the states themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache

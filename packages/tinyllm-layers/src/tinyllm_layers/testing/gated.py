@@ -1,7 +1,5 @@
 """Random layers of Qwen3.5: gated DeltaNet, and attention with an output gate."""
 
-from __future__ import annotations
-
 import mlx.core as mx
 from tinyllm_ops import REFERENCE, OpSet
 from tinyllm_ops.testing import normal

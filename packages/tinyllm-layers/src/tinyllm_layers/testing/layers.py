@@ -1,7 +1,5 @@
 """Random layers of every Qwen family, dense or quantized, over any OpSet."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal, get_args
 

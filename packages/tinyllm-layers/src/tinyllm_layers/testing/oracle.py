@@ -3,8 +3,6 @@
 The functions read the weights of a layer, but never call its `ops`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import mlx.core as mx

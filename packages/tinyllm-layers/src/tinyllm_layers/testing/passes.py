@@ -1,7 +1,5 @@
 """Passes over texts in chunks, like the chunks of a prompt and the decode steps after it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 

@@ -4,8 +4,6 @@ mxfp4 and mxfp8 are formats of the Open Compute Project's microscaling specifica
 format of NVIDIA. A code is a floating-point number of 4 or 8 bits. A scale has 8 bits.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import mlx.core as mx

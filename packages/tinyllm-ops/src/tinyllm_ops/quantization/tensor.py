@@ -1,7 +1,5 @@
 """Tensors packed in a few bits per number, and the functions that pack and dequantize them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeGuard, get_args
@@ -124,15 +122,15 @@ class QuantizedTensor:
 
     def __getitem__(
         self, index: mx.array | slice | int | tuple[slice | int, ...]
-    ) -> QuantizedTensor:
+    ) -> "QuantizedTensor":
         """Select along the leading axes; the last axis stays whole."""
         return self.map(lambda part: part[index])
 
-    def map(self, transform: Callable[[mx.array], mx.array]) -> QuantizedTensor:
+    def map(self, transform: Callable[[mx.array], mx.array]) -> "QuantizedTensor":
         """Apply `transform`, which must keep the last axis, to each stored array."""
         return self.with_arrays(map(transform, self.arrays))
 
-    def with_arrays(self, arrays: Iterable[mx.array]) -> QuantizedTensor:
+    def with_arrays(self, arrays: Iterable[mx.array]) -> "QuantizedTensor":
         """Return a tensor of this format with other arrays, in the order of `arrays`."""
         packed, scales, *biases = arrays
         return QuantizedTensor(

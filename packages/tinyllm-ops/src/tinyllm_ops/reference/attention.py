@@ -1,7 +1,5 @@
 """Scaled dot-product attention (Vaswani et al. 2017)."""
 
-from __future__ import annotations
-
 import mlx.core as mx
 from jaxtyping import Bool, Float
 

@@ -1,7 +1,5 @@
 """The ops of gated DeltaNet: a short convolution, the gated delta rule, and a gated norm."""
 
-from __future__ import annotations
-
 import mlx.core as mx
 from jaxtyping import Float, Float32
 

@@ -1,7 +1,5 @@
 """Matrix products of projections and of mixtures of experts."""
 
-from __future__ import annotations
-
 import mlx.core as mx
 from jaxtyping import Float, Integer
 

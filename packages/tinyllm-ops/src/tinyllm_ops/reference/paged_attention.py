@@ -1,7 +1,5 @@
 """Attention over paged keys and values, and writes to their pages."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Quantize arrays to a few bits per number, in the formats of `mx.quantize`."""
 
-from __future__ import annotations
-
 import mlx.core as mx
 from jaxtyping import Float
 

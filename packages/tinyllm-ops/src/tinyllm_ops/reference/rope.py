@@ -1,7 +1,5 @@
 """Rotary position embedding."""
 
-from __future__ import annotations
-
 import mlx.core as mx
 from jaxtyping import Float
 

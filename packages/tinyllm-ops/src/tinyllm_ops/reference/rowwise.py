@@ -1,7 +1,5 @@
 """Ops that compute each row on its own: embedding, norm, activations, and ops on scores."""
 
-from __future__ import annotations
-
 import mlx.core as mx
 from jaxtyping import Float, Float32, Int32, Integer
 

@@ -1,7 +1,5 @@
 """Test inputs of an op in its dtype, and the same rounded numbers in float64 for the oracle."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import mlx.core as mx

@@ -4,8 +4,6 @@ Fixtures that yield are decorated with `no_type_check`: pytest does not recogniz
 the run-time check of signatures wraps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import no_type_check
 

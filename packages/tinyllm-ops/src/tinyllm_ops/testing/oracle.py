@@ -6,8 +6,6 @@ and packs codes into one long integer instead of shifting bits in parallel. Func
 return NumPy arrays, and do not use MLX.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal

@@ -1,7 +1,5 @@
 """Page tables of sequences whose pages lie in a random order."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

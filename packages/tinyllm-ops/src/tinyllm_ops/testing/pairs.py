@@ -1,7 +1,5 @@
 """Samples of parametrized tests that contain every pair of parameter values."""
 
-from __future__ import annotations
-
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

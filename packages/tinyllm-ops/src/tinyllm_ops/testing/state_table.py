@@ -1,7 +1,5 @@
 """Oracles of one sequence, applied to all sequences of a state table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 

@@ -7,8 +7,6 @@ many roundings. float16 and bfloat16 have 2 eps, because their sums are float32 
 rounded once or twice.
 """
 
-from __future__ import annotations
-
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray

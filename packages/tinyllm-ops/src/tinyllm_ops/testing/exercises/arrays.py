@@ -1,7 +1,5 @@
 """Exercises whose results are arrays: attention, RMSNorm, pages, and a softmax kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import mlx.core as mx

@@ -1,7 +1,5 @@
 """Cases of an exercise: arguments, the expected result, and a hint for a wrong result."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The exercise of chapter 5: quantize one group of numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Exercises whose results are token ids: top-p, and the acceptance of draft tokens."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 
