@@ -7,8 +7,6 @@ Ctrl-C also ends a run while Python collects garbage. Tests of signals also run 
 and under nohup.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Generator

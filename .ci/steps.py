@@ -4,8 +4,6 @@
 table is in `table`.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

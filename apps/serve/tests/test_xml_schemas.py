@@ -108,7 +108,12 @@ def test_the_answers_of_a_request_find_the_types_of_a_parameter_once(
 ) -> None:
     schemas = FunctionSchemas({"f": {"properties": {"p": {"anyOf": [{"type": "integer"}] * 1000}}}})
     steps, take = list[int](), Steps.take
-    monkeypatch.setattr(Steps, "take", lambda self, n=1: (steps.append(n), take(self, n)))
+
+    def count(self: Steps, number: int = 1) -> None:
+        steps.append(number)
+        take(self, number)
+
+    monkeypatch.setattr(Steps, "take", count)
     counts = []
     for _ in range(3):
         XmlToolCallParser(schemas).push(call("p", "1"))
