@@ -41,7 +41,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     """
     report = sys.unraisablehook
 
-    def stop_or_report(error: sys.UnraisableHookArgs) -> None:
+    def stop_or_report(error: "sys.UnraisableHookArgs") -> None:
         if error.exc_type is KeyboardInterrupt:
             session.shouldstop = "Ctrl-C"
         else:

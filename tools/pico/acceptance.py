@@ -38,7 +38,8 @@ def main() -> None:
     for drafts in COUNTS:
         start = time.perf_counter()
         answers: list[list[Piece]] = [
-            list(generate(model, tokenizer, prompt, speculation=drafts)) for prompt in prompts
+            list(generate(model, tokenizer, prompt, num_speculative_tokens=drafts))
+            for prompt in prompts
         ]
         seconds = time.perf_counter() - start
         tokens = [[piece.token for piece in answer] for answer in answers]

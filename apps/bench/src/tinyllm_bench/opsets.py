@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tinyllm_cli.messages import UsageError
 from tinyllm_kernels import available, opset
 from tinyllm_layers import Backend
-from tinyllm_layers.decoder import keep_as_loaded
+from tinyllm_layers.backend import keep_as_loaded
 from tinyllm_ops import OpSet
 
 

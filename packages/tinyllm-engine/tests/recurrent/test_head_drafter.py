@@ -112,7 +112,15 @@ def test_generate_alone_has_the_same_bits_with_drafts(
     counting: Model, prompts: Prompts, sampling: SamplingParams
 ) -> None:
     alone, drafted = (
-        list(generate(*counting, prompts[4], max_tokens=30, sampling=sampling, speculation=count))
+        list(
+            generate(
+                *counting,
+                prompts[4],
+                max_tokens=30,
+                sampling=sampling,
+                num_speculative_tokens=count,
+            )
+        )
         for count in (0, 3)
     )
     assert [piece.token for piece in drafted] == [piece.token for piece in alone]
@@ -153,7 +161,7 @@ def head_pages(engine: Engine, handle: RequestState, length: int) -> list[mx.arr
 def test_pages_hold_what_the_head_computes_alone(random_head: Model, prompts: Prompts) -> None:
     prompt = prompts[6]
     kept = random_head[0].make_caches()
-    list(generate(*random_head, prompt, max_tokens=20, caches=kept, speculation=2))
+    list(generate(*random_head, prompt, max_tokens=20, caches=kept, num_speculative_tokens=2))
     alone = kept[-1].arrays[0][0]  # keys and values, heads, positions, features
     engine = Engine(*random_head, SETTINGS)
     engine.add(Request([*prompt, 7, 8, 9], 5))  # shares the pages of the prompt
@@ -188,7 +196,7 @@ def test_the_engine_drafts_what_generate_drafts(
         wanted[own._caches[0].offset + 1] = draft
 
     monkeypatch.setattr(Speculation, "propose", recorded)
-    list(generate(*random_head, prompt, max_tokens=12, speculation=3))
+    list(generate(*random_head, prompt, max_tokens=12, num_speculative_tokens=3))
     found: dict[int, list[int]] = {}
 
     def noted(own: HeadDrafter, limits: Mapping[RequestState, int]) -> None:

@@ -1,6 +1,7 @@
 """Layers of Qwen models, which hold weights and compute with an OpSet, and their caches."""
 
 from tinyllm_layers.attention import Biases, GroupedQueryAttention
+from tinyllm_layers.backend import Backend, Stack, make_stack
 from tinyllm_layers.batch import Batch
 from tinyllm_layers.cache.base import (
     AttentionCache,
@@ -17,7 +18,7 @@ from tinyllm_layers.cache.quantized import QuantizedCache
 from tinyllm_layers.cache.recurrent import RecurrentCache, RecurrentPool
 from tinyllm_layers.cache.rotating import RotatingCache
 from tinyllm_layers.communicator import SINGLE, Communicator, RankCommunicator
-from tinyllm_layers.decoder import Backend, DecoderLayer, LayerStack, Stack, make_stack, weights_of
+from tinyllm_layers.decoder import DecoderLayer, LayerStack, weights_of
 from tinyllm_layers.embedding import Embedding
 from tinyllm_layers.gated_attention import GatedAttention
 from tinyllm_layers.gated_delta_net import GatedDeltaNet

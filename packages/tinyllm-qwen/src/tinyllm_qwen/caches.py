@@ -152,7 +152,7 @@ def common_offset(caches: Sequence[SequenceCache]) -> int:
     if len(offsets) != 1:
         raise ValueError(
             f"caches: expected equally many tokens in every layer, got {sorted(offsets)}: a call "
-            "was interrupted, or had no `speculation`: make new caches"
+            "was interrupted, or had no `num_speculative_tokens`: make new caches"
         )
     return offsets.pop()
 

@@ -35,7 +35,7 @@ def generate(
     caches: Sequence[SequenceCache] | None = None,
     prefill_chunk: int = PREFILL_CHUNK,
     on_prefill: Callable[[int, int], None] | None = None,
-    speculation: int = 0,
+    num_speculative_tokens: int = 0,
 ) -> Generator[Piece, None, None]:
     """Continue a prompt, one token at a time.
 
@@ -59,9 +59,9 @@ def generate(
         prefill_chunk: the number of prompt tokens in a pass.
         on_prefill: a callback after each pass, with the number of prompt tokens computed so far,
             and of all prompt tokens to compute. Tokens in the caches do not count.
-        speculation: the most draft tokens of a step, from the draft head of the model; see
-            `Speculation`. The tokens are the same for any number. With 0, the cache of a draft head
-            is not used.
+        num_speculative_tokens: the most draft tokens of a step, from the draft head of the model;
+            see `Speculation`. The tokens are the same for any number. With 0, the cache of a draft
+            head is not used.
 
     Yields:
         One piece per token. The last piece has the finish reason.
@@ -69,7 +69,7 @@ def generate(
     Raises:
         ValueError: if the prompt is empty or fills the context of the model, if the caches hold the
             whole prompt, if a number is out of range, or if the model has no draft head for
-            `speculation`. The call raises the error, not the iterator.
+            `num_speculative_tokens`. The call raises the error, not the iterator.
     """
     tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
     check_prompt(tokens, model.config)
@@ -79,17 +79,17 @@ def generate(
     for name, number, least in (
         ("max_tokens", max_tokens, 1),
         ("prefill_chunk", prefill_chunk, 1),
-        ("speculation", speculation, 0),
+        ("num_speculative_tokens", num_speculative_tokens, 0),
     ):
         if number < least:
             raise ValueError(f"{name}: expected at least {least}, got {number}")
     sampler = Sampler(sampling, model.config.vocab_size, model.ops, tokens)
     decoding = (
-        Speculation(model, caches, sampler, speculation, tokenizer.vocab_size)
-        if speculation
+        Speculation(model, caches, sampler, num_speculative_tokens, tokenizer.vocab_size)
+        if num_speculative_tokens
         else PlainDecoding(model, caches, sampler)
     )
-    used_caches = caches if speculation else model.layer_caches(caches)
+    used_caches = caches if num_speculative_tokens else model.layer_caches(caches)
     cached = common_offset(used_caches)
     if cached >= len(tokens):
         raise ValueError(

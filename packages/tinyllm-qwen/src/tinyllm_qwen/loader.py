@@ -4,7 +4,7 @@ from pathlib import Path
 
 import mlx.core as mx
 from tinyllm_layers import Backend, RankCommunicator
-from tinyllm_layers.decoder import bytes_as_loaded
+from tinyllm_layers.backend import bytes_as_loaded
 from tinyllm_ops import REFERENCE, OpSet
 
 from tinyllm_qwen.checkpoint.hub import resolve

@@ -34,7 +34,7 @@ class Speculation:
         model: LanguageModel,
         caches: Sequence[SequenceCache],
         sampler: Sampler,
-        limit: int,
+        num_speculative_tokens: int,
         vocab_size: int,
     ) -> None:
         """Begin without draft tokens.
@@ -43,7 +43,7 @@ class Speculation:
             model: the model, with a draft head.
             caches: the caches of the model, that of the draft head included.
             sampler: the sampler of the text.
-            limit: the most draft tokens of a pass.
+            num_speculative_tokens: the most draft tokens of a pass.
             vocab_size: the number of tokens of the tokenizer. Larger ids are never proposed.
 
         Raises:
@@ -51,19 +51,20 @@ class Speculation:
         """
         if not isinstance(model, Qwen) or model.draft_head is None:
             raise ValueError(
-                f"speculation: expected 0 for a model without a draft head, got {limit}: load it "
-                "in one process with draft_head=True"
+                "num_speculative_tokens: expected 0 for a model without a draft head, got "
+                f"{num_speculative_tokens}: load it in one process with draft_head=True"
             )
         if any(isinstance(layer_cache, RotatingCache) for layer_cache in caches):
             raise ValueError(
-                f"speculation: expected 0 with a limited cache, got {limit}: rejected draft tokens "
-                "cannot be removed from it: leave out max_size"
+                "num_speculative_tokens: expected 0 with a limited cache, got "
+                f"{num_speculative_tokens}: rejected draft tokens cannot be removed from it: leave "
+                "out max_size"
             )
         self.drafted = self.accepted = 0
         self._model = model
         self._caches = caches
         self._sampler = sampler
-        self._limit = limit
+        self._limit = num_speculative_tokens
         self._vocab_size = vocab_size
         self._output: Float[mx.array, "1 1 E"] | None = None  # of the head, at the last position
         self._draft: Int[mx.array, "drafts"] | None = None

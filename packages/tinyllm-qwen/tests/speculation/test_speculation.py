@@ -64,7 +64,7 @@ def test_random_drafts_change_no_bit(
     model: Model, sampling: SamplingParams, speculation: int
 ) -> None:
     plain = answer(model, sampling=sampling)
-    pieces = answer(model, sampling=sampling, speculation=speculation)
+    pieces = answer(model, sampling=sampling, num_speculative_tokens=speculation)
     assert bits(pieces) == bits(plain)
     assert pieces[-1].stats.draft_tokens >= 10 * speculation
 
@@ -81,7 +81,7 @@ def test_accepted_and_rejected_drafts_change_no_bit(
         tokens = [piece.token for piece in plain]
         with monkeypatch.context() as patched:
             patched.setattr(Speculation, "propose", known_drafts(tokens, seed))
-            pieces = answer(model, sampling=sampling, speculation=5, caches=cached[1])
+            pieces = answer(model, sampling=sampling, num_speculative_tokens=5, caches=cached[1])
         assert bits(pieces) == bits(plain)
         assert {layer_cache.offset for layer_cache in cached[1]} == {len(PROMPT) + len(pieces) - 1}
         drafted += pieces[-1].stats.draft_tokens
@@ -92,7 +92,7 @@ def test_accepted_and_rejected_drafts_change_no_bit(
 @SAMPLINGS
 def test_a_head_that_is_right_is_accepted(counting: Model, sampling: SamplingParams) -> None:
     plain = answer(counting, sampling=sampling)
-    pieces = answer(counting, sampling=sampling, speculation=4)
+    pieces = answer(counting, sampling=sampling, num_speculative_tokens=4)
     assert bits(pieces) == bits(plain)
     stats = pieces[-1].stats
     assert stats.draft_tokens == stats.accepted_tokens == 10  # in 4 steps
@@ -125,7 +125,7 @@ def test_the_head_continues_with_its_own_output(
         found.append([] if own._draft is None else [int(token) for token in own._draft])
 
     monkeypatch.setattr(Speculation, "propose", recorded)
-    text = [piece.token for piece in answer(model, max_tokens=6, speculation=3)]
+    text = [piece.token for piece in answer(model, max_tokens=6, num_speculative_tokens=3)]
     assert len(found) == 6  # no draft token was accepted
     for given, draft in enumerate(found[:2], 1):
         own = drafts_alone(model[0], PROMPT + text[:given], 3, model[1].vocab_size)
@@ -137,7 +137,7 @@ def test_a_stop_string_within_a_draft_ends_the_text(counting: Model) -> None:
     stop = "".join(piece.text for piece in text)[3:9]
     plain = answer(counting, stop=[stop])
     caches = counting[0].make_caches()
-    pieces = answer(counting, stop=[stop], speculation=4, caches=caches)
+    pieces = answer(counting, stop=[stop], num_speculative_tokens=4, caches=caches)
     assert bits(pieces) == bits(plain)
     assert pieces[-1].finish_reason == "stop"
     assert {layer_cache.offset for layer_cache in caches} == {len(PROMPT) + len(pieces) - 1}
@@ -147,11 +147,13 @@ def test_a_stop_string_within_a_draft_ends_the_text(counting: Model) -> None:
 def test_a_closed_call_can_be_continued(counting: Model, read: int) -> None:
     plain = [piece.token for piece in answer(counting)]
     caches = counting[0].make_caches()
-    pieces = generate(*counting, PROMPT, caches=caches, speculation=4)
+    pieces = generate(*counting, PROMPT, caches=caches, num_speculative_tokens=4)
     first = [next(pieces).token for _ in range(read)]
     pieces.close()
     assert {layer_cache.offset for layer_cache in caches} == {len(PROMPT) + read - 1}
-    rest = answer(counting, PROMPT + first, caches=caches, speculation=4, max_tokens=14 - read)
+    rest = answer(
+        counting, PROMPT + first, caches=caches, num_speculative_tokens=4, max_tokens=14 - read
+    )
     assert first + [piece.token for piece in rest] == plain
     assert rest[-1].stats.cached_tokens == len(PROMPT) + read - 1
     stats = rest[-1].stats
@@ -161,7 +163,7 @@ def test_a_closed_call_can_be_continued(counting: Model, read: int) -> None:
 def trimmed(model: Model, length: int) -> list[SequenceCache]:
     """Return caches of the first `length` tokens of PROMPT, after a call with other tokens."""
     caches = model[0].make_caches()
-    answer(model, speculation=3, caches=caches)
+    answer(model, num_speculative_tokens=3, caches=caches)
     for layer_cache in caches:
         layer_cache.trim(length)
     return caches
@@ -179,14 +181,14 @@ def test_a_prefix_in_the_cache_changes_no_bit(model: Model, chunk: int) -> None:
     prompt = [*PROMPT[:80], *PROMPT[:9]]
     plain = answer(model, prompt)
     caches = trimmed(model, 64)
-    pieces = answer(model, prompt, caches=caches, prefill_chunk=chunk, speculation=3)
+    pieces = answer(model, prompt, caches=caches, prefill_chunk=chunk, num_speculative_tokens=3)
     assert [piece.token for piece in pieces] == [piece.token for piece in plain]
     assert pieces[-1].stats.cached_tokens == 64
 
 
 def test_the_last_tokens_of_a_text_get_no_drafts(counting: Model) -> None:
     for count in (1, 2, 3):
-        pieces = answer(counting, max_tokens=count, speculation=4)
+        pieces = answer(counting, max_tokens=count, num_speculative_tokens=4)
         assert len(pieces) == count
         assert pieces[-1].stats.draft_tokens == max(0, count - 2)
 
@@ -197,13 +199,13 @@ def test_a_call_without_drafts_leaves_the_head_alone(model: Model) -> None:
     held = [layer_cache.offset for layer_cache in caches]
     assert held == [len(PROMPT) + len(plain) - 1] * 8 + [0]
     with pytest.raises(ValueError, match="expected equally many tokens in every layer"):
-        answer(model, PROMPT * 2, caches=caches, speculation=1)
+        answer(model, PROMPT * 2, caches=caches, num_speculative_tokens=1)
 
 
 def test_what_cannot_draft_is_refused(model: Model, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="speculation: expected at least 0, got -1"):
-        answer(model, speculation=-1)
+    with pytest.raises(ValueError, match="num_speculative_tokens: expected at least 0, got -1"):
+        answer(model, num_speculative_tokens=-1)
     with pytest.raises(ValueError, match=r"with a limited cache, got 2: .* leave out max_size"):
-        answer(model, speculation=2, caches=model[0].make_caches(max_size=64))
+        answer(model, num_speculative_tokens=2, caches=model[0].make_caches(max_size=64))
     with pytest.raises(ValueError, match=r"model without a draft head, got 2: .*draft_head=True"):
-        answer(load("pico"), speculation=2)
+        answer(load("pico"), num_speculative_tokens=2)

@@ -250,7 +250,7 @@ class LocalAssistant:
             stop=self.settings.stop or (),
             caches=caches,
             on_prefill=prefill_progress,
-            speculation=self.settings.num_draft_tokens,
+            num_speculative_tokens=self.settings.num_draft_tokens,
         )
         try:
             for last in pieces:

@@ -7,10 +7,10 @@ import mlx.core as mx
 from jaxtyping import Float
 from tinyllm_ops import PageTable
 
+from tinyllm_layers.backend import Stack
 from tinyllm_layers.batch import Batch
 from tinyllm_layers.cache.base import KVCache
 from tinyllm_layers.cache.paged import PagedCache
-from tinyllm_layers.decoder import Stack
 
 
 def run_chunks(

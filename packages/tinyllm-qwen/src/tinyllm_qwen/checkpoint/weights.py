@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import mlx.core as mx
-from tinyllm_layers.decoder import bytes_as_loaded
+from tinyllm_layers.backend import bytes_as_loaded
 from tinyllm_ops import QuantizedTensor, Weight
 
 from tinyllm_qwen.checkpoint.joint_projections import split_projections
