@@ -2,12 +2,18 @@
 
 import math
 from dataclasses import dataclass
-from typing import cast
 
 import mlx.core as mx
 from tinyllm_cli.messages import UsageError
 from tinyllm_kernels.backend_choice import DTYPES
-from tinyllm_ops.quantization.tensor import AFFINE, FLOAT_MODES, QuantizationMode, check_format
+from tinyllm_ops.quantization.tensor import (
+    AFFINE,
+    FLOAT_MODES,
+    QUANTIZATION_MODES,
+    QuantizationMode,
+    check_format,
+    is_quantization_mode,
+)
 
 from tinyllm_bench.settings import PLAIN_BITS
 
@@ -51,6 +57,8 @@ class WeightFormat:
         otherwise float32. Plain floats of 16 bits are bfloat16.
         """
         mode = mode or AFFINE
+        if not is_quantization_mode(mode):
+            raise UsageError(f"--mode: expected one of {', '.join(QUANTIZATION_MODES)}, got {mode}")
         usual_bits, usual_group = FLOAT_MODES.get(mode, (4, 64))
         bits = usual_bits if bits is None else bits
         chosen = DTYPES[dtype]
@@ -58,7 +66,7 @@ class WeightFormat:
             wide = bits == 32 or (bits != 16 and not prefers_16_bits)
             chosen = mx.float32 if wide else mx.bfloat16
         group_size = usual_group if group_size is None else group_size
-        return cls(bits, group_size, cast(QuantizationMode, mode), chosen)  # the constructor checks
+        return cls(bits, group_size, mode, chosen)
 
     @property
     def is_quantized(self) -> bool:
