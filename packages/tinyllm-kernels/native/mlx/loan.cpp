@@ -67,21 +67,24 @@ mx::array Loan::next(const mx::array& x, const std::vector<mx::array>& others,
 }
 
 std::vector<mx::array> Loan::end(bool drops_last) {
-  if (!last_) return std::move(unused_);
+  if (!last_) return unused_;
   if (!drops_last || last_->status() != mx::array::Status::unscheduled) {
     last_->eval();  // if this throws, the loan goes on
     last_.reset();
-    return lent_->release();
+    return unused_ = lent_->release();
   }
   std::vector<mx::array>& inputs = last_->inputs();
   if (!is_first_) inputs[1].eval();
   mx::array last = *std::exchange(last_, std::nullopt);
-  if (is_first_) return {inputs.begin() + 1, inputs.begin() + 1 + lent_->arrays().size()};
-  std::vector<mx::array> arrays = lent_->release();
+  if (is_first_) {
+    unused_.assign(inputs.begin() + 1, inputs.begin() + 1 + lent_->arrays().size());
+    return unused_;
+  }
+  unused_ = lent_->release();
   inputs.erase(inputs.begin() + 1);
-  inputs.insert(inputs.begin() + 1, arrays.begin(), arrays.end());
-  *lent_ = LentArrays(arrays);
-  return arrays;
+  inputs.insert(inputs.begin() + 1, unused_.begin(), unused_.end());
+  *lent_ = LentArrays(unused_);
+  return unused_;
 }
 
 }  // namespace tinyllm

@@ -70,14 +70,15 @@ class Loan {
   mlx::core::array next(const mlx::core::array& x, const std::vector<mlx::core::array>& others,
                         std::shared_ptr<mlx::core::Primitive> primitive);
 
-  // Computes all passes, ends the loan and returns the arrays. With `drops_last`, the latest pass is
-  // left out unless it is already scheduled. A holder of its result can still compute it: the pass
-  // then copies the arrays, if others hold them.
+  // Computes all passes, ends the loan and returns the arrays. This object holds them, too, so that
+  // a second call returns the same. With `drops_last`, the latest pass is left out unless it is
+  // already scheduled. A holder of its result can still compute it: the pass then copies the arrays,
+  // if others hold them.
   std::vector<mlx::core::array> end(bool drops_last);
 
  private:
   std::weak_ptr<const std::vector<LayerHandle>> layers_;  // a cache keeps no weights alive
-  std::vector<mlx::core::array> unused_;
+  std::vector<mlx::core::array> unused_;  // the arrays before the first pass and after the end
   std::shared_ptr<LentArrays> lent_;
   std::optional<mlx::core::array> last_;  // the result of the latest pass
   bool is_first_ = true;                  // true if that is the first pass

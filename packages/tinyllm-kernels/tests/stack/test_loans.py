@@ -1,9 +1,11 @@
 """A stack keeps the arrays of caches between passes, and every reader gets them back in time."""
 
 import gc
+import sys
 import weakref
-from collections.abc import Callable, Sequence
-from types import ModuleType
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType, ModuleType
 
 import mlx.core as mx
 import numpy as np
@@ -258,6 +260,67 @@ def test_a_refused_pass_changes_no_cache(stacks: tuple[Stack, Stack], kind: str)
                 stack(make_input(batch, SHAPE.width, mx.bfloat16, seed=8), batch, caches)
         made.append(rows + decode(stack, kind, caches, range(2, 4), mx.bfloat16))
     assert all(same_bits(a, b) for a, b in zip(*made, strict=True))
+
+
+@contextmanager
+def interrupt_at(instruction: int) -> Iterator[list[int]]:
+    """Raise KeyboardInterrupt at an instruction of Python that lends arrays or takes them back.
+
+    Yields a list with the number of instructions so far.
+    """
+    passed = [0]
+
+    def trace(frame: FrameType, event: str, _: object) -> Callable[..., object] | None:
+        if not frame.f_code.co_filename.endswith(("/loans.py", "/dense.py", "/paged.py")):
+            return None
+        frame.f_trace_opcodes = True
+        passed[0] += event == "opcode"
+        if event == "opcode" and passed[0] == instruction:
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield passed
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+
+
+@pytest.mark.parametrize("moment", ["lend", "read", "trim"])
+@pytest.mark.usefixtures("native")
+def test_ctrl_c_at_any_instruction_loses_no_token(kind: str, moment: str) -> None:
+    """A cache has its earlier tokens, whatever Ctrl-C interrupted."""
+    if moment == "trim" and kind not in SEQUENCE_KINDS:
+        pytest.skip("pages are not trimmed")
+    ops = opset("cpu")
+    stack = make_stack(make_layers(SHAPE, LAYERS, mx.bfloat16, ops), ops)
+    wanted, instruction, ends = None, 1, False
+    while not ends:
+        caches = make_caches(kind, LAYERS, SHAPE, mx.bfloat16)
+        steps = range(2) if moment == "lend" else range(4)
+        mx.eval(decode(stack, kind, caches, steps, mx.bfloat16))
+        if moment == "lend":
+            for cache in caches:
+                assert cache.arrays  # ends the loan
+        with interrupt_at(instruction) as passed:
+            if moment == "lend":
+                decode(stack, kind, caches, range(2, 3), mx.bfloat16)
+            for cache in caches:
+                if moment == "read":
+                    assert cache.arrays
+                elif moment == "trim":
+                    cache.trim(2)
+                    assert cache.arrays
+        ends = passed[0] < instruction
+        kept = [token_bytes([cache], 1) for cache in caches]
+        wanted = kept if wanted is None else wanted
+        assert kept == wanted, instruction
+        if moment != "lend" and kind in SEQUENCE_KINDS:
+            assert all(cache.offset in (2, 4) for cache in caches)
+        instruction += 1 if instruction < 80 else 13  # the first cache ends the loan
 
 
 def test_a_held_array_is_copied_when_it_is_lent(native: ModuleType, kind: str) -> None:

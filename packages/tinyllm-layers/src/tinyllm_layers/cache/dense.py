@@ -84,9 +84,9 @@ class GrowingCache(KVCache):
             loan: the loan. It counts the tokens of the passes since `reserve`.
             index: the index of the cache in the loan.
         """
+        self.lent = loan, index  # first: if Ctrl-C comes in between, the loan has the arrays
         for buffer in self._buffers:
             buffer.lend()
-        self.lent = loan, index
 
     def set_expected_length(self, length: int) -> None:
         """Prepare for a text of `length` tokens: see `SequenceCache.set_expected_length`."""
@@ -110,11 +110,10 @@ class GrowingCache(KVCache):
         """Return the buffers with their arrays. If these are lent, end the loan: see `Loan`."""
         if self.lent is not None:
             loan, index = self.lent
-            arrays = loan.take(index)
-            count = loan.offset(index) - self._buffers[0].length
-            for buffer, array in zip(self._buffers, arrays, strict=True):
-                buffer.commit(array, count)
+            for buffer, array in zip(self._buffers, loan.take(index), strict=True):
+                buffer.commit(array, loan.offset(index) - buffer.length)
             self.lent = None
+            loan.release(index)
         return self._buffers
 
     def _forked_buffers(self) -> list["TokenBuffer"]:

@@ -26,11 +26,15 @@ class Loan(Protocol[Stored_co]):
     def take(self, index: int) -> Stored_co:
         """Return what a cache has lent, with the tokens of all passes.
 
-        The first call ends the loan and waits for the device.
+        The first call ends the loan and waits for the device. Further calls return the same, so
+        that a cache takes its arrays again if Ctrl-C came before it had them.
 
         Args:
-            index: the index of the cache. Each cache takes its arrays once.
+            index: the index of the cache.
         """
+
+    def release(self, index: int) -> None:
+        """Drop what `take` returned for a cache, which has it now and will write to it."""
 
 
 @runtime_checkable

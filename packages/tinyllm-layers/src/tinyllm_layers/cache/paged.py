@@ -131,7 +131,8 @@ class PagedCache(AttentionCache):
             loan: the loan.
             index: the index of the cache in the loan.
         """
-        self._stored, self.lent = None, (loan, index)
+        self.lent = loan, index  # first: if Ctrl-C comes in between, the loan has the pages
+        self._stored = None
 
     def fork(self) -> "PagedCache":
         """Return a second cache with the same pages.
@@ -175,7 +176,9 @@ class PagedCache(AttentionCache):
         """Return keys and values. If they are lent, end the loan: see `Loan`."""
         if self.lent is not None:
             loan, index = self.lent
-            self._stored, self.lent = loan.take(index), None
+            self._stored = loan.take(index)
+            self.lent = None
+            loan.release(index)
         assert self._stored is not None  # they are lent, or here
         return self._stored
 

@@ -40,6 +40,7 @@ class StackLoan(ABC):
         self._group = weakref.ref(group)  # a cache keeps no weights alive
         self._width, self._dtype = x.shape[-1], x.dtype
         self._count = len(group.handles)
+        self._has_ended = False
         self._returned: dict[int, list[mx.array]] | None = None
 
     def serves(
@@ -51,7 +52,8 @@ class StackLoan(ABC):
     ) -> bool:
         """Return True if the next pass can be one of `group` with these caches in this order."""
         are_lent = all(cache.lent == (self, index) for index, cache in enumerate(caches))
-        return are_lent and self._group() is group and self.accepts(x, batch)
+        is_open = not self._has_ended and self._group() is group
+        return are_lent and is_open and self.accepts(x, batch)
 
     @abstractmethod
     def accepts(self, x: Float[mx.array, "B L E"], batch: Batch) -> bool:
@@ -67,18 +69,25 @@ class StackLoan(ABC):
     def take(self, index: int) -> object:
         """See `tinyllm_layers.cache.loan.Loan`."""
 
+    def release(self, index: int) -> None:
+        """See `tinyllm_layers.cache.loan.Loan`."""
+        assert self._returned is not None  # `take` comes first
+        self._returned.pop(index, None)
+
     def _taken(self, index: int, *, drops_last: bool = False) -> list[mx.array]:
-        """Return the arrays of a cache, and keep no reference. The first call ends the loan.
+        """Return the arrays of a cache. The first call ends the loan.
 
         Args:
             index: the index of the cache.
             drops_last: True if no cache needs the tokens of the latest pass.
         """
         if self._returned is None:
-            arrays = self._native.end(drops_last)
+            self._has_ended = True
+            arrays = self._native.end(drops_last)  # after Ctrl-C a second call returns the same
             size = len(arrays) // self._count
             self._returned = {i: arrays[i * size : (i + 1) * size] for i in range(self._count)}
-        return self._returned.pop(index)
+            del self._native  # which holds the arrays, too
+        return self._returned[index]
 
 
 class SequenceLoan(StackLoan):
