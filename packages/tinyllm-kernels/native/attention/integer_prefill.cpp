@@ -6,6 +6,7 @@
 // A key that a row does not attend to has an integer weight of zero. Sums of integers do not depend
 // on their order. So no row depends on the keys of other rows.
 #include "attention/prefill/tile.h"
+#include "isa/tile_registers.h"
 
 // Not for AVX-512 without VNNI: Intel's processors multiply pairs and add the products on the same
 // two units that multiply and add as many floats. On processors with AMX, attention/amx_prefill.cpp

@@ -42,6 +42,12 @@ struct InstructionSet {
 };
 
 #if defined(__x86_64__)
+// True if the processor converts float16. A virtual machine may hide this beside AVX2.
+bool has_f16c() {
+  unsigned eax, ebx, ecx, edx;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx >> 29 & 1);
+}
+
 // True if the processor has AVX-VNNI. `__builtin_cpu_supports` of clang 16 does not know the name.
 bool has_avx_vnni() {
   unsigned eax, ebx, ecx, edx;
@@ -67,7 +73,8 @@ std::vector<InstructionSet> instruction_sets_of_processor() {
   }
   if (has_vnni) found.push_back({"avx512vnni", &avx512vnni::kernels});
   if (has_avx512) found.push_back({"avx512", &avx512::kernels});
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool has_avx2 =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   if (has_avx2 && has_avx_vnni()) found.push_back({"avxvnni", &avxvnni::kernels});
   if (has_avx2) found.push_back({"avx2", &avx2::kernels});
 #elif defined(__aarch64__)

@@ -5,6 +5,8 @@
 
 namespace tinyllm::TINYLLM_ISA {
 
+inline constexpr int kTileNumbers = 512;  // bfloat16 numbers of a tile register
+
 // The rows of each tile register and the bytes of a row, by default the full size. Loads, stores
 // and products leave out what lies beyond.
 struct TileSizes {

@@ -186,7 +186,11 @@ struct Affine {
 inline float number_at(const void* data, Type type, int64_t index) {
   switch (type) {
     case Type::float32: return static_cast<const float*>(data)[index];
-    case Type::float16: return to_float(static_cast<const Float16*>(data)[index]);
+    case Type::float16: {
+      Float16 number;  // copied, because copies of scales are written as integers
+      std::memcpy(&number, static_cast<const char*>(data) + index * sizeof number, sizeof number);
+      return to_float(number);
+    }
     case Type::bfloat16: return to_float(static_cast<const BFloat16*>(data)[index]);
     case Type::uint8: return static_cast<const uint8_t*>(data)[index];
   }

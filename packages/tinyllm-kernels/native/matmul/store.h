@@ -38,7 +38,7 @@ inline void store_vector(const LinearTask& t, int64_t m, int64_t n, Floats resul
   with_type(t.type, [&]<typename T>(T*) { store_vector_as<T>(t, m, n, results); });
 }
 
-// Stores y[m, n] to y[m, n + count - 1], with count <= W. `values` has W floats.
+// Stores y[m, n] to y[m, n + count - 1], with count <= W. `values` has `count` floats.
 inline void store_results(const LinearTask& t, int64_t m, int64_t n, const float* values,
                           int64_t count) {
   if (count < W) {

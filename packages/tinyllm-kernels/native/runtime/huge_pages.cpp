@@ -48,7 +48,8 @@ void prepare_huge_pages(const void* begin, size_t size) {
 void use_huge_pages_once(const std::shared_ptr<void>& owner, const void* begin, size_t size) {
   if (size < kSmallest) return;
   static std::mutex mutex;
-  static std::unordered_map<const void*, std::weak_ptr<void>> moved;
+  // Never destroyed, because MLX may still compute when the process ends.
+  static auto& moved = *new std::unordered_map<const void*, std::weak_ptr<void>>;
   static size_t most = 1024;  // entries before those of freed memory are removed
   {
     std::lock_guard lock(mutex);

@@ -18,7 +18,6 @@ namespace tinyllm::TINYLLM_ISA {
 #if defined(TINYLLM_AMX)
 
 inline constexpr int64_t kPanelKeys = 32, kStepFeatures = 32;
-inline constexpr int64_t kTileNumbers = 512;  // bfloat16 numbers of a tile register
 
 inline int64_t key_planes(const AttentionTask& t) {
   return t.k.mode == Mode::dense && t.k.type == Type::bfloat16 ? 1 : 2;

@@ -127,7 +127,8 @@ const Operand::Quantized& Operand::quantized(LinearKernel kernel, const Weights&
     // Threads that quantize different rows would write to the same cache lines: scales of all rows
     // of a group may be side by side. A single tile has work for several threads in its groups
     // alone.
-    Scratch buffers(converts ? rows_ * columns : 0);
+    const int64_t chunk = std::max<int64_t>(kMinNumbersPerChunk / kCost, rows_ * w.group);
+    Scratch buffers(converts ? chunk : 0);
     parallel_for(groups, kCost * rows_ * w.group, [&](int64_t first, int64_t last, int thread) {
       quantize(kernel, w, {nullptr, 0, 0, rows_, first, last}, buffers[thread], to_all);
     });

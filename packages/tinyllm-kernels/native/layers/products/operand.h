@@ -30,7 +30,6 @@ class Operand {
         stride_(stride) {}
 
   int64_t rows() const { return rows_; }
-  int columns() const { return columns_; }
   Type type() const { return type_; }
 
   // Sets the fields of `task` for x, in the layout that the product with `task.w` reads.

@@ -21,7 +21,7 @@ namespace tinyllm::TINYLLM_ISA {
 
 inline constexpr int kTileRows = 16;     // of a tile register
 inline constexpr int kStepColumns = 32;  // columns that one product instruction multiplies
-inline constexpr int kTileNumbers = kTileRows * kStepColumns;
+static_assert(kTileNumbers == kTileRows * kStepColumns);
 
 // A panel has two tiles of weights for each step of 32 columns.
 inline constexpr int kStepNumbers = 2 * kTileNumbers;

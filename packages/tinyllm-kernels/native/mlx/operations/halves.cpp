@@ -1,4 +1,5 @@
-// Halves of a layer as primitives of MLX: the projections of attention, and the MLP.
+// Halves of a layer as primitives of MLX: the projections of attention, and the MLP or the mixture
+// of experts.
 
 #include <array>
 

@@ -26,8 +26,9 @@ inline void require(bool holds, const char* expectation) {
   if (!holds) throw std::invalid_argument(expectation);
 }
 
-// Returns the default stream of the CPU. Throws std::runtime_error in a child after fork.
-inline mlx::core::Stream stream_of_process() {
+// Returns the default stream of the CPU for the calling thread. Throws std::runtime_error in a
+// child after fork.
+inline mlx::core::Stream cpu_stream_of_thread() {
   refuse_after_fork();
   return mlx::core::default_stream(mlx::core::Device::cpu);
 }
@@ -46,7 +47,7 @@ inline char* allocate(mlx::core::array& out) {
 // A primitive with one output.
 class CpuPrimitive : public mlx::core::UnaryPrimitive {
  public:
-  CpuPrimitive() : UnaryPrimitive(stream_of_process()) {}
+  CpuPrimitive() : UnaryPrimitive(cpu_stream_of_thread()) {}
 
   void eval_gpu(const std::vector<mlx::core::array>&, mlx::core::array&) override { refuse_gpu(); }
 
@@ -67,7 +68,7 @@ class CpuPrimitive : public mlx::core::UnaryPrimitive {
 // A primitive with several outputs.
 class CpuPrimitives : public mlx::core::Primitive {
  public:
-  CpuPrimitives() : Primitive(stream_of_process()) {}
+  CpuPrimitives() : Primitive(cpu_stream_of_thread()) {}
 
   void eval_gpu(const std::vector<mlx::core::array>&, std::vector<mlx::core::array>&) override {
     refuse_gpu();

@@ -1,4 +1,4 @@
-// RMSNorm, SwiGLU and RoPE as primitives of MLX.
+// RMSNorm, SwiGLU, RoPE and the output gate as primitives of MLX.
 
 #include "mlx/operations.h"
 
