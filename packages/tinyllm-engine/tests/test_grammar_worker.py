@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import threading
 from collections.abc import Iterator
 from itertools import count
@@ -21,7 +22,8 @@ from tinyllm_engine import (
 from tinyllm_engine.grammar import compiler as compiler_module
 from tinyllm_engine.grammar import worker as worker_module
 from tinyllm_engine.grammar.compiler import CompiledGrammar, GrammarCompiler
-from tinyllm_engine.grammar.worker import MAX_QUEUED, GrammarWorker
+from tinyllm_engine.grammar.constraint import Constraint
+from tinyllm_engine.grammar.worker import MAX_QUEUED, MAX_REQUESTS, GrammarWorker
 from tinyllm_qwen import Qwen, Tokenizer, load
 from tinyllm_qwen.testing import random_checkpoint
 
@@ -79,9 +81,82 @@ def test_cached_grammars_took_a_limited_time_together(
     """Each grammar takes one second of a fake clock, and the limit is two."""
     worker = GrammarWorker(GrammarCompiler(pico[1], 2048))
     monkeypatch.setattr(worker_module, "time", SimpleNamespace(thread_time=count(0.0).__next__))
+    monkeypatch.setattr(worker_module, "_SECONDS_FOR_STATES", 0.0)
     for pattern in "abc":
         worker.compile(Grammar.regex(pattern))
     assert [grammar.text for _, grammar in worker._cache] == ["b", "c"]
+    worker.close()
+
+
+def test_the_states_of_a_cached_grammar_count_as_time(pico: Model) -> None:
+    """The compiler takes about 1 ms, so the fixed seconds alone bound the cache."""
+    worker = GrammarWorker(GrammarCompiler(pico[1], 2048))
+    for index in range(40):
+        worker.compile(Grammar.regex(f"a{index}"))
+    assert 10 < len(worker._cache) < 20
+    worker.close()
+
+
+def test_a_grammar_of_many_requests_does_not_wear_out(pico: Model) -> None:
+    """All labels together have 30,000 states of the lexer, more than the limit."""
+    tokenizer, rng = pico[1], random.Random(0)
+    worker = GrammarWorker(GrammarCompiler(tokenizer, 2048))
+    labels = ["".join(rng.choices("abcdefghij klmnop", k=60)) for _ in range(500)]
+    grammar = Grammar.choice(labels)
+    for label in labels:
+        constraint = worker.compile(grammar).constraint()
+        for token in tokenizer.encode(label):
+            constraint.consume([token])
+        assert constraint.error is None
+    worker.close()
+
+
+def test_a_grammar_is_compiled_anew_after_many_requests(pico: Model) -> None:
+    worker = GrammarWorker(GrammarCompiler(pico[1], 2048))
+    compiled = [worker.compile(Grammar.regex("a*")) for _ in range(2 * MAX_REQUESTS)]
+    assert len(set(compiled[:MAX_REQUESTS])) == 1
+    assert len(set(compiled)) == 2
+    worker.close()
+
+
+def test_a_grammar_that_reached_a_limit_is_compiled_anew(pico: Model) -> None:
+    tokenizer = pico[1]
+    worker = GrammarWorker(GrammarCompiler(tokenizer, 2048))
+    grammar = Grammar.regex("(ab|cd)?" * 2000)
+    constraint = worker.compile(grammar).constraint()
+    for token in tokenizer.encode("abcdab"):
+        constraint.masks([])
+        if constraint.error is None:
+            constraint.consume([token])
+    assert constraint.error is not None
+    later = worker.compile(grammar).constraint()
+    later.masks([])
+    assert later.error is None
+    worker.close()
+
+
+def test_the_grammars_of_requests_took_a_limited_time_together(
+    pico: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each grammar takes one second of a fake clock. A tenant may hold two, all tenants four."""
+    worker = GrammarWorker(GrammarCompiler(pico[1], 2048))
+    ticks = count()
+    clock = SimpleNamespace(thread_time=lambda: float(next(ticks)))
+    monkeypatch.setattr(worker_module, "time", clock)
+
+    def hold(tenant: str, pattern: str) -> Constraint:
+        return worker.compile(Grammar.regex(pattern), tenant).constraint()
+
+    held = [hold("one", "a"), hold("one", "b")]
+    with pytest.raises(EngineFullError, match=r"^2 grammars are in use: try again"):
+        hold("one", "c")
+    held += [hold("two", "a"), hold("two", "b")]
+    with pytest.raises(EngineFullError, match="4 grammars are in use"):
+        hold("three", "a")
+    held.clear()
+    hold("three", "a")
+    for pattern in "abcdef":  # the cache makes space
+        hold("one", pattern)
     worker.close()
 
 

@@ -10,7 +10,7 @@ class PromptTooLongError(RequestError):
 
 
 class EngineFullError(RuntimeError):
-    """The queue of the engine, or a tenant's queue of grammars, is full.
+    """The queue of the engine, a tenant's queue of grammars, or the memory for grammars is full.
 
     Attributes:
         retry_after: seconds after which the client should send the request again.
@@ -18,9 +18,9 @@ class EngineFullError(RuntimeError):
 
     retry_after = 1.0
 
-    def __init__(self, waiting: int, contents: str = "requests") -> None:
-        """Make the message from the length and the contents of the queue."""
-        super().__init__(f"{waiting} {contents} are waiting: try again in {self.retry_after:.0f} s")
+    def __init__(self, count: int, contents: str = "requests", state: str = "waiting") -> None:
+        """Make the message from the number, the kind and the state of what fills the engine."""
+        super().__init__(f"{count} {contents} are {state}: try again in {self.retry_after:.0f} s")
 
 
 class EngineClosedError(RuntimeError):

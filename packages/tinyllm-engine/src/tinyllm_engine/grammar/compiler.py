@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache
 from llguidance import LLMatcher, LLTokenizer
 from tinyllm_qwen import Tokenizer
 
-from tinyllm_engine.grammar.constraint import Constraint
+from tinyllm_engine.grammar.constraint import Constraint, Lexer
 from tinyllm_engine.grammar.grammar import Grammar
 from tinyllm_engine.grammar.limits import MATCHER_LIMITS, check
 from tinyllm_engine.grammar.reasoning_prefix import ReasoningPrefix
@@ -24,7 +24,11 @@ _MAX_REASON = 500
 
 
 class CompiledGrammar:
-    """A grammar in the form that makes constraints. It never changes, and threads can share it."""
+    """A grammar in the form that makes constraints. Threads can share it.
+
+    Attributes:
+        lexer: the lexer that all its constraints share. Its memory is freed with the last of them.
+    """
 
     def __init__(
         self, matcher: LLMatcher, prefix: ReasoningPrefix, vocab_size: int, name: str
@@ -34,11 +38,12 @@ class CompiledGrammar:
         self._prefix = prefix
         self._vocab_size = vocab_size
         self._name = name
+        self.lexer = Lexer()
 
     def constraint(self) -> Constraint:
         """Return the state of one request before its first token. This takes under 1 ms."""
         matcher = self._matcher.deep_copy()
-        return Constraint(matcher, self._prefix, self._vocab_size, self._name)
+        return Constraint(matcher, self._prefix, self._vocab_size, self._name, self.lexer)
 
 
 class GrammarCompiler:

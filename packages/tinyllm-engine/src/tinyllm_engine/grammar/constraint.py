@@ -16,6 +16,35 @@ _SECONDS_PER_TOKEN = 0.005
 One mask takes at most about 0.2 s, because of `limits.MATCHER_LIMITS`."""
 
 
+MAX_LEXER_TOKENS = 2_048
+"""The most tokens of all requests with one lexer, before the next request gets a new lexer.
+
+A byte of a new text makes about one state, and `limits.MATCHER_LIMITS` allows 20,000. 2,048 tokens
+of 4 bytes leave more than half of them to requests in progress."""
+
+
+class Lexer:
+    """The lexer that all matchers copied from one another share, with its use so far.
+
+    Copies of a matcher share the states of the lexer, which are never freed. Without a bound on its
+    use, a popular grammar would reach the limit of states, and fail for all later requests.
+
+    Attributes:
+        num_tokens: tokens of all requests so far.
+        failed: True once a request has reached a limit of llguidance.
+    """
+
+    def __init__(self) -> None:
+        """Make the record of a lexer without use."""
+        self.num_tokens = 0
+        self.failed = False
+
+    @property
+    def is_spent(self) -> bool:
+        """True if later requests need a new lexer."""
+        return self.failed or self.num_tokens >= MAX_LEXER_TOKENS
+
+
 class Constraint:
     """State of the grammar of one request.
 
@@ -34,7 +63,12 @@ class Constraint:
     """
 
     def __init__(
-        self, matcher: LLMatcher, prefix: ReasoningPrefix, vocab_size: int, name: str
+        self,
+        matcher: LLMatcher,
+        prefix: ReasoningPrefix,
+        vocab_size: int,
+        name: str,
+        lexer: Lexer,
     ) -> None:
         """Make the state before the first token.
 
@@ -43,8 +77,10 @@ class Constraint:
             prefix: the reasoning prefix.
             vocab_size: V, the length of a mask.
             name: the name of the grammar for error messages, as in `Grammar`.
+            lexer: the lexer of the matcher.
         """
         self._name = name
+        self._lexer = lexer
         self._matcher = matcher
         self._vocab_size = vocab_size
         self._prefix = prefix
@@ -96,6 +132,7 @@ class Constraint:
         started = time.thread_time()
         for token in tokens:
             self._advance(token)
+        self._lexer.num_tokens += len(tokens)
         self._seconds += len(tokens) * _SECONDS_PER_TOKEN
         self._charge(started)
 
@@ -108,6 +145,7 @@ class Constraint:
         self._seconds -= seconds
         self._since_masks += seconds
         if self._matcher.is_error():
+            self._lexer.failed = True
             # Not the message of llguidance, which quotes the grammar and the text of the request.
             reason = self._matcher.stop_reason()
             self.error = (

@@ -49,7 +49,8 @@ MATCHER_LIMITS = LLParserLimits(
     # Items of one mask, about 5 a microsecond. 500 optional properties need 160,000; the default of
     # 50,000 allows 300.
     step_max_items=200_000,
-    # States of the lexer, about 1 kB each. Every choice of a request has its own.
+    # States of the lexer, about 1 kB each. Requests with one compiled grammar share them: see
+    # `constraint.Lexer`.
     max_lexer_states=20_000,
     initial_lexer_fuel=1_000_000,
     step_lexer_fuel=200_000,

@@ -6,9 +6,11 @@ from collections import OrderedDict, deque
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from tinyllm_engine.errors import EngineFullError, RequestError
 from tinyllm_engine.grammar.compiler import CompiledGrammar, GrammarCompiler
+from tinyllm_engine.grammar.constraint import Lexer
 from tinyllm_engine.grammar.grammar import Grammar
 
 MAX_SECONDS = 10.0
@@ -22,10 +24,23 @@ _STACK_BYTES = 512 << 20
 references needs the 8 MiB of an ordinary thread. Pages of the stack that are never used cost
 nothing."""
 
-_MAX_CACHED = 128
+MAX_REQUESTS = 32
+"""The number of requests after which a cached grammar is compiled anew. Requests that begin
+together have no tokens yet, so `Lexer.num_tokens` alone would let any number share a lexer."""
+
 _MAX_CACHED_SECONDS = 2.0
 """Seconds of compiling that the cached grammars took together. They are the measure of memory,
 which llguidance does not tell: a grammar holds at most 180 MB for each second of its compiler."""
+
+_SECONDS_FOR_STATES = 0.1
+"""Seconds for the memory of the lexer's states, in addition to those of the compiler. 20,000 states
+take 16 MB, and a grammar makes them after it is compiled."""
+
+_MAX_HELD_SECONDS = 4.0
+_MAX_HELD_SECONDS_OF_TENANT = 2.0
+"""Seconds of compiling that the grammars in memory took together: those of requests that wait or
+run, and those in the cache. No grammar is compiled while either limit is reached, so that the
+memory exceeds it by one grammar at most."""
 
 _Key = tuple[str, Grammar]
 """A tenant and its grammar."""
@@ -46,13 +61,33 @@ class _Job:
         return any(not each.cancelled() for each in self.waiters)
 
 
+@dataclass(eq=False)
+class _Cached:
+    """A compiled grammar in the cache.
+
+    Attributes:
+        compiled: the grammar.
+        seconds: its seconds for the limit of the cache.
+        num_requests: the number of requests that got it.
+    """
+
+    compiled: CompiledGrammar
+    seconds: float
+    num_requests: int
+
+    @property
+    def is_spent(self) -> bool:
+        """True if later requests need a copy with a new lexer."""
+        return self.num_requests >= MAX_REQUESTS or self.compiled.lexer.is_spent
+
+
 class GrammarWorker:
     """Compiles grammars in a thread of its own with a large stack, one at a time.
 
     The tenants take turns. Equal grammars are compiled once while they are queued, and the latest
-    are cached. Grammars whose callers have all given up are not compiled. The compiler cannot be
-    interrupted: `limits` bounds its time. It runs without Python's lock (GIL), so other threads go
-    on meanwhile.
+    are cached for a number of requests and tokens. Grammars whose callers have all given up are not
+    compiled. The compiler cannot be interrupted: `limits` bounds its time. It runs without Python's
+    lock (GIL), so other threads go on meanwhile.
     """
 
     def __init__(self, compiler: GrammarCompiler) -> None:
@@ -61,7 +96,9 @@ class GrammarWorker:
         self._changed = threading.Condition()
         self._queues: OrderedDict[str, deque[_Job]] = OrderedDict()
         self._jobs: dict[_Key, _Job] = {}  # queued or being compiled
-        self._cache: OrderedDict[_Key, tuple[CompiledGrammar, float]] = OrderedDict()
+        self._cache: OrderedDict[_Key, _Cached] = OrderedDict()
+        # The tenant and the compiler's seconds of each grammar in memory.
+        self._held: WeakKeyDictionary[Lexer, tuple[str, float]] = WeakKeyDictionary()
         self._closed = False
         self._vocabulary: Future[None] = Future()
         with _stack_size:
@@ -84,7 +121,8 @@ class GrammarWorker:
         """Queue a grammar. Cancel the result to give it up.
 
         Returns:
-            A future of the compiled grammar, or of a RequestError if the grammar is not valid.
+            A future of the compiled grammar, of a RequestError if the grammar is not valid, or of
+            an EngineFullError if the grammars in memory have reached a limit.
 
         Raises:
             EngineFullError: if the tenant has `MAX_QUEUED` other grammars in the queue.
@@ -93,10 +131,11 @@ class GrammarWorker:
         key = tenant, grammar
         future: Future[CompiledGrammar] = Future()
         with self._changed:
-            cached = self._cache.get(key)
-            if cached is not None:
-                self._cache.move_to_end(key)
-                future.set_result(cached[0])
+            cached = self._cache.pop(key, None)
+            if cached is not None and not cached.is_spent:
+                cached.num_requests += 1
+                self._cache[key] = cached  # as the latest
+                future.set_result(cached.compiled)
                 return future
             job = self._jobs.get(key)
             if job is None:
@@ -117,7 +156,8 @@ class GrammarWorker:
 
         Raises:
             RequestError: if the grammar is not valid, or takes more than `MAX_SECONDS`.
-            EngineFullError: if the tenant has `MAX_QUEUED` other grammars in the queue.
+            EngineFullError: if the tenant has `MAX_QUEUED` other grammars in the queue, or the
+                grammars in memory have reached a limit.
         """
         future = self.submit(grammar, tenant)
         try:
@@ -157,12 +197,34 @@ class GrammarWorker:
             compiled = None
             started = time.thread_time()
             try:
+                self._refuse_if_full(job.key[0])
                 compiled = self._compiler.compile(job.key[1])
             except ValueError as raised:
                 error = RequestError(str(raised))
             except BaseException as raised:  # pass every error on to the callers
                 error = raised
             self._finish(job, compiled, error, time.thread_time() - started)
+            del job, compiled, error  # `_next` may wait for long, and this would hold the grammar
+
+    def _refuse_if_full(self, tenant: str) -> None:
+        """Free the cache as far as the limits on grammars in memory need it.
+
+        Raises:
+            EngineFullError: if the grammars of requests alone reach a limit.
+        """
+        with self._changed:
+            while True:
+                held = list(self._held.values())
+                own = [seconds for owner, seconds in held if owner == tenant]
+                if sum(own) >= _MAX_HELD_SECONDS_OF_TENANT:
+                    keys = [key for key in self._cache if key[0] == tenant]
+                elif sum(seconds for _, seconds in held) >= _MAX_HELD_SECONDS:
+                    keys = list(self._cache)
+                else:
+                    return
+                if not keys:
+                    raise EngineFullError(len(held), "grammars", "in use")
+                del self._cache[keys[0]]
 
     def _next(self) -> _Job | None:
         """Wait for the next job of the tenants in turn; None after `close`."""
@@ -188,10 +250,13 @@ class GrammarWorker:
     ) -> None:
         with self._changed:
             del self._jobs[job.key]
-            # A slower one would evict all others, and then itself.
-            if compiled is not None and seconds <= _MAX_CACHED_SECONDS:
-                self._cache[job.key] = compiled, seconds
-                self._shrink()
+            if compiled is not None:
+                self._held[compiled.lexer] = job.key[0], seconds
+                entry = _Cached(compiled, seconds + _SECONDS_FOR_STATES, len(job.waiters))
+                # A slower one would evict all others, and then itself.
+                if entry.seconds <= _MAX_CACHED_SECONDS:
+                    self._cache[job.key] = entry
+                    self._shrink()
         for waiter in job.waiters:
             try:
                 if compiled is not None:
@@ -202,11 +267,13 @@ class GrammarWorker:
                 pass
 
     def _shrink(self) -> None:
-        """Drop the grammars used longest ago until the limits of the cache hold."""
-        total = sum(seconds for _, seconds in self._cache.values())
-        while len(self._cache) > _MAX_CACHED or total > _MAX_CACHED_SECONDS:
-            _, (_, seconds) = self._cache.popitem(last=False)
-            total -= seconds
+        """Drop spent grammars, and those used longest ago until the limit of the cache holds."""
+        for key in [key for key, cached in self._cache.items() if cached.is_spent]:
+            del self._cache[key]
+        total = sum(cached.seconds for cached in self._cache.values())
+        while total > _MAX_CACHED_SECONDS:
+            _, cached = self._cache.popitem(last=False)
+            total -= cached.seconds
 
 
 def too_slow(grammar: Grammar) -> RequestError:
