@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from tinyllm_serve import server as serving
 from tinyllm_serve.http.sse import EventStream
@@ -170,6 +171,42 @@ class Endless(Service):
 
     async def close(self) -> None:
         pass
+
+
+def test_forwarded_headers_do_not_choose_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append((scope["client"], scope["scheme"]))
+        await Response("")(scope, receive, send)
+
+    def ask(address: tuple[str, int]) -> tuple[str, int]:
+        lines = (
+            b"GET / HTTP/1.1",
+            b"Host: localhost",
+            b"X-Forwarded-For: 192.0.2.1",
+            b"X-Forwarded-Proto: https",
+        )
+        with socket.create_connection(address) as connection:
+            connection.sendall(b"\r\n".join(lines) + b"\r\n\r\n")
+            assert b" 200 " in connection.recv(65536)
+            host, port = connection.getsockname()
+            return host, port
+
+    async def exchange() -> tuple[str, int]:
+        settings = Settings()
+        listener = listen("127.0.0.1", 0)
+        monkeypatch.setattr(serving, "listen", lambda *_address: listener)
+        server = asyncio.create_task(serving.serve(settings, Endless(settings), application))
+        address = await asyncio.to_thread(ask, listener.getsockname())
+        for _signal in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(0.1)
+        await server
+        return address
+
+    address = asyncio.run(exchange())
+    assert seen == [(address, "http")]
 
 
 def test_the_end_closes_a_stream_that_nobody_reads(

@@ -82,6 +82,9 @@ async def serve(settings: Settings, served: ServedModel, application: ASGIApp) -
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                # uvicorn trusts X-Forwarded-For from loopback addresses. Without keys the address
+                # and port choose the tenant, so that a client could be another one in each request.
+                proxy_headers=False,
                 timeout_keep_alive=settings.timeout_keep_alive,
                 ws="none",
             )
