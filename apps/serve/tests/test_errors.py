@@ -208,6 +208,19 @@ def test_long_bodies_are_refused(guarded: Server) -> None:
     assert httpx.post(guarded.url + CHAT, content=in_pieces(), headers=as_json).status_code == 413
 
 
+def test_open_paths_take_no_body_without_a_key(guarded: Server) -> None:
+    long = b"x" * 40_000
+    for path in ("/health", "/docs", "/page/chat.js", "/page/x/y", "/static-offline-docs/x"):
+        for method in ("POST", "PUT", "GET"):
+            answer = httpx.request(method, guarded.url + path, content=long)
+            assert answer.status_code == 401, (method, path)
+        assert httpx.post(guarded.url + path).status_code == 401
+        assert httpx.post(guarded.url + path, content=iter([long])).status_code == 401
+    assert httpx.head(f"{guarded.url}/health").status_code == 200
+    answer = httpx.post(f"{guarded.url}/health", headers={"Authorization": "Bearer first"})
+    assert answer.status_code == 405
+
+
 def test_an_api_key_is_required(guarded: Server) -> None:
     url = f"{guarded.url}/v1/models"
     for headers in ({}, {"Authorization": "Bearer third"}, {"Authorization": "Basic first"}):

@@ -17,10 +17,10 @@ from tinyllm_serve.http.rate_limiter import BODY_UNIT, RateLimiter
 from tinyllm_serve.http.request_log import refuse
 
 OPEN_PATHS = ("/", "/health", "/ready", "/docs", "/openapi.json")
-"""Paths that need no API key."""
+"""Paths that need no API key for GET and HEAD without a body."""
 
 OPEN_FOLDERS = ("/page/", "/static-offline-docs/")
-"""Prefixes of paths that need no API key."""
+"""Prefixes of further paths of this kind."""
 
 BEARER = HTTPBearer(auto_error=False, description="A key of --api-key or --api-key-file.")
 """The security scheme of all endpoints but `OPEN_PATHS`; `/docs` offers it as "Authorize"."""
@@ -76,8 +76,7 @@ class ApiKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer 401, or 429 if the client has too many requests."""
-        path: str = scope["path"]
-        if path in OPEN_PATHS or path.startswith(OPEN_FOLDERS):
+        if _is_open(scope):
             await self._app(scope, receive, send)
             return
         client = await self._client(scope)
@@ -120,6 +119,19 @@ class ApiKey:
         # Every key is compared, in constant time, so that the time tells nothing about the keys.
         found = [client for each, client in self._clients if hmac.compare_digest(each, key)]
         return found[0] if found else None
+
+
+def _is_open(scope: Scope) -> bool:
+    """Return True for a request that needs no key.
+
+    Requests with bodies need one, because with replicas the front reads the body of a request
+    before a replica chooses the endpoint.
+    """
+    path: str = scope["path"]
+    if path not in OPEN_PATHS and not path.startswith(OPEN_FOLDERS):
+        return False
+    has_body = announced_length(scope) > 0 or "transfer-encoding" in Headers(scope=scope)
+    return scope["method"] in ("GET", "HEAD") and not has_body
 
 
 async def _limit_rate(
