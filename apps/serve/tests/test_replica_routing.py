@@ -5,6 +5,7 @@ import json
 import sys
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,10 +15,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import Message, Receive, Scope, Send
 from tinyllm_cli.messages import USAGE, UsageError
 from tinyllm_serve import cli
+from tinyllm_serve.application import make_replica_endpoints
 from tinyllm_serve.metrics import labelled_metrics
 from tinyllm_serve.replicas.exchange import MAX_UNREAD, ReplicaRequest, exchange
 from tinyllm_serve.replicas.local_settings import local_settings
 from tinyllm_serve.replicas.prefix_map import PrefixMap, prefix_hashes
+from tinyllm_serve.service import Service
 from tinyllm_serve.settings import Settings
 
 STRIDE = 16
@@ -102,6 +105,43 @@ def test_the_longest_known_prefix_decides_unless_its_replica_is_loaded() -> None
     assert sorted(places.rank([a, b], idle)) == ["first", "second", "third"]
     places.forget("first")
     assert places.rank([a, b], {"second": 1, "third": 0})[0] == "second"
+
+
+class Ready(Service):
+    """A service without a model, for requests that are refused."""
+
+    def __init__(self) -> None:
+        super().__init__(Settings(max_body_memory=1_000_000))
+        self._state = "ready"
+
+    @property
+    def context_length(self) -> int:
+        return 100
+
+
+def answers_of(*requests: ReplicaRequest) -> list[tuple[int, Any]]:
+    """Return the statuses and the JSON of a replica's answers to simultaneous requests."""
+    app = make_replica_endpoints(Ready())
+
+    async def answer(request: ReplicaRequest) -> tuple[int, Any]:
+        async with aclosing(exchange(app, request.scope({}), request)) as messages:
+            start, *bodies = [message async for message in messages]
+        return start["status"], json.loads(b"".join(each.get("body", b"") for each in bodies))
+
+    async def answer_all() -> list[tuple[int, Any]]:
+        return await asyncio.gather(*map(answer, requests))
+
+    return asyncio.run(answer_all())
+
+
+JSON = ((b"content-type", b"application/json"),)
+
+
+def test_a_replica_bounds_the_memory_of_all_bodies() -> None:
+    body = b"[" + b" " * 900_000
+    requests = (ReplicaRequest("POST", "/v1/completions", b"", JSON, body) for _ in range(3))
+    codes = [body["error"]["code"] for _status, body in answers_of(*requests)]
+    assert sorted(codes) == ["json_invalid", "unavailable", "unavailable"]
 
 
 def test_without_slack_prefixes_do_not_matter() -> None:

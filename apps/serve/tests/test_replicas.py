@@ -124,6 +124,10 @@ def test_all_endpoints_and_errors_work(copies: Server) -> None:
         assert client.put(CHAT, json={}).status_code == 405
         long = client.post(CHAT, content=b"x" * 10_000_001)
         assert (long.status_code, long.json()["error"]["code"]) == (413, None)
+    for method, path in (("POST", "/docs"), ("GET", "/page/x/y"), ("PUT", "/health")):
+        answer = httpx.request(method, copies.url + path, content=b"x" * 9_000_000)
+        assert answer.status_code == 401, path
+    assert httpx.get(f"{copies.url}/docs").status_code == 200
     without = httpx.post(copies.url + CHAT, json=chat_body("hi"))
     assert without.json()["error"]["code"] == "invalid_api_key"
 

@@ -101,6 +101,16 @@ def make_endpoints(service: Service) -> ASGIApp:
     return app
 
 
+def make_replica_endpoints(service: Service) -> ASGIApp:
+    """Make the endpoints of a replica, with a bound on the memory of the bodies that it holds.
+
+    The front limits the length of bodies. It no longer counts a body that it has sent.
+    """
+    settings = service.settings
+    memory = settings.max_body_memory
+    return BodyLimit(make_endpoints(service), memory, memory, settings.timeout_body)
+
+
 def add_middleware(
     app: ASGIApp, settings: Settings, metrics: Metrics, rate_limiter: RateLimiter
 ) -> ASGIApp:

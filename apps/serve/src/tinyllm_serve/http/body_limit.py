@@ -60,7 +60,7 @@ def announced_length(scope: Scope) -> int:
 def release_body(scope: Scope) -> None:
     """Return the memory of a request's body, once its prompt is made."""
     hold = scope.get("state", {}).get("body_hold")
-    if isinstance(hold, BodyHold):  # a replica has none: the front has released it
+    if isinstance(hold, BodyHold):
         hold.release()
 
 
@@ -71,7 +71,7 @@ def hold_memory(scope: Scope, size: int) -> None:
         ApiError: 503 if all bodies and results together have too many bytes.
     """
     hold = scope.get("state", {}).get("body_hold")
-    if isinstance(hold, BodyHold):  # as in `release_body`
+    if isinstance(hold, BodyHold):
         hold.grow(size)
 
 

@@ -10,7 +10,7 @@ from ray import serve
 from starlette.routing import Route
 from starlette.types import Message
 
-from tinyllm_serve.application import make_endpoints
+from tinyllm_serve.application import make_replica_endpoints
 from tinyllm_serve.http.malloc import return_large_blocks
 from tinyllm_serve.http.request_log import LogFields
 from tinyllm_serve.json_log import configure_log
@@ -35,7 +35,7 @@ class Replica:
         return_large_blocks()
         self._deployed = settings, root
         self._service = Service(settings, root=root)
-        self._endpoints = make_endpoints(self._service)
+        self._endpoints = make_replica_endpoints(self._service)
         self._loading = asyncio.Lock()
 
     async def check_health(self) -> None:
