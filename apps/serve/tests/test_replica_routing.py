@@ -144,6 +144,12 @@ def test_a_replica_bounds_the_memory_of_all_bodies() -> None:
     assert sorted(codes) == ["json_invalid", "unavailable", "unavailable"]
 
 
+def test_errors_of_a_replica_have_the_id_of_the_request() -> None:
+    request = ReplicaRequest("POST", "/v1/messages", b"", JSON, b"[", request_id="req-1")
+    ((status, body),) = answers_of(request)
+    assert (status, body["request_id"]) == (400, "req-1")
+
+
 def test_without_slack_prefixes_do_not_matter() -> None:
     places = PrefixMap(slack=0)
     taken = []

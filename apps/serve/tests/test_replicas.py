@@ -124,6 +124,8 @@ def test_all_endpoints_and_errors_work(copies: Server) -> None:
         assert client.put(CHAT, json={}).status_code == 405
         long = client.post(CHAT, content=b"x" * 10_000_001)
         assert (long.status_code, long.json()["error"]["code"]) == (413, None)
+        refused = client.post("/v1/messages", json={})
+        assert refused.json()["request_id"] == refused.headers["request-id"]
     for method, path in (("POST", "/docs"), ("GET", "/page/x/y"), ("PUT", "/health")):
         answer = httpx.request(method, copies.url + path, content=b"x" * 9_000_000)
         assert answer.status_code == 401, path

@@ -22,6 +22,7 @@ class ReplicaRequest:
         path: the decoded path.
         client: the client that sent the request.
         prefixes: the result of `prefix_hashes`.
+        request_id: the id in the log of the front, which errors of /v1/messages repeat.
     """
 
     method: str
@@ -31,6 +32,7 @@ class ReplicaRequest:
     body: bytes | bytearray
     client: Client = field(default_factory=Client)
     prefixes: tuple[bytes, ...] = ()
+    request_id: str | None = None
 
     def take_body(self) -> bytes | bytearray:
         """Return the body and forget it: Ray keeps the request until its answer has ended."""
@@ -50,7 +52,11 @@ class ReplicaRequest:
             "root_path": "",
             "query_string": self.query,
             "headers": list(self.headers),
-            "state": {"log_fields": log_fields, "client": self.client},
+            "state": {
+                "log_fields": log_fields,
+                "client": self.client,
+                "request_id": self.request_id,
+            },
         }
 
 

@@ -129,6 +129,7 @@ class Front:
             body,
             scope["state"].get("client", Client()),  # open paths have none
             await in_turn(prefix_hashes, body, self._stride),
+            scope["state"]["request_id"],
         )
 
 
