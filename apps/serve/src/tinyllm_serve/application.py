@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.routing import Match, Mount
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from tinyllm_engine import EngineClosedError, EngineFullError, GrammarLimitError, RequestError
 from tinyllm_qwen import TemplateError
 
@@ -98,7 +98,12 @@ def make_endpoints(service: Service) -> ASGIApp:
         app.include_router(router)
     app.state.served = service
     add_error_handlers(app)
-    return app
+
+    async def count_requests(scope: Scope, receive: Receive, send: Send) -> None:
+        with service.request():
+            await app(scope, receive, send)
+
+    return count_requests
 
 
 def make_replica_endpoints(service: Service) -> ASGIApp:

@@ -5,7 +5,8 @@ import gc
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 
 from pydantic import ValidationError
@@ -42,7 +43,6 @@ class Service(ServedModel):
         page_tokens: the number of tokens that the pages hold; 0 before the model is loaded.
         created: the time of the start, in seconds since 1970.
         rate_limiter: the rate limit of each client's requests and answers.
-        embeddings: the requests for embeddings in progress. Their texts are queued one by one.
     """
 
     def __init__(
@@ -68,7 +68,9 @@ class Service(ServedModel):
         self.template_defaults = template_defaults(settings)
         self.created = int(time.time())
         self.rate_limiter = RateLimiter()
-        self.embeddings = set[asyncio.Task[object]]()
+        self._requests = 0
+        self._no_requests = asyncio.Event()
+        self._no_requests.set()
         self.metrics = Metrics(
             lambda: None if self.state == "loading" else self.engine.stats,
             enable_prefix_caching=settings.enable_prefix_caching,
@@ -147,10 +149,31 @@ class Service(ServedModel):
             return self.failure
         return await super().failed()
 
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Count a request in progress, for which `finish` waits.
+
+        Requests that come after the state "ready" are not counted, because they are refused.
+        """
+        if self.state != "ready":
+            yield
+            return
+        self._requests += 1
+        self._no_requests.clear()
+        try:
+            yield
+        finally:
+            self._requests -= 1
+            if not self._requests:
+                self._no_requests.set()
+
     async def finish(self) -> None:
-        """Wait until the requests in progress have ended."""
-        while self.embeddings:  # before `drain`, which refuses their further texts
-            await asyncio.wait(self.embeddings)
+        """Wait until the requests in progress have ended.
+
+        Their texts may still be encoded, and their answers may wait for the rate limiter. The
+        engine therefore accepts requests until then.
+        """
+        await self._no_requests.wait()
         await self.engine.drain()
 
     async def close(self) -> None:

@@ -103,10 +103,7 @@ async def embeddings(body: EmbeddingRequest, request: Request, service: ModelSer
     log["user"] = body.user
     log["prompt_tokens"] = count = sum(map(len, texts))
     release_body(request.scope)
-    work = asyncio.create_task(_embed(service, client, texts, request.scope))
-    service.embeddings.add(work)
-    work.add_done_callback(service.embeddings.discard)
-    vectors = await work
+    vectors = await _embed(service, client, texts, request.scope)
     head = {
         "object": "list",
         "model": service.name,
