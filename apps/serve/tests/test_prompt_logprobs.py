@@ -1,13 +1,22 @@
 """The log-probabilities of a prompt: `echo` beside `logprobs`, as evaluations ask for them."""
 
+import asyncio
 import math
+import threading
+from collections.abc import Sequence
 from typing import Any, cast
 
+import httpx
 import mlx.core as mx
 import pytest
 from openai import BadRequestError, OpenAI
+from tinyllm_engine import Output
 from tinyllm_layers import Batch
 from tinyllm_qwen import load
+from tinyllm_serve.application import make_application
+from tinyllm_serve.routes.completions import TextCompletion
+from tinyllm_serve.service import Service
+from tinyllm_serve.settings import Settings
 from tinyllm_serve.testing import Server
 
 TEXT = "RMSNorm divides a vector by its root mean square"
@@ -76,6 +85,31 @@ def test_a_stream_begins_with_the_scores_of_the_prompt(pico: Server) -> None:
     (only,) = complete(pico, prompt=TEXT, logprobs=2, max_tokens=0, stream=True)
     assert only.choices[0].text == TEXT
     assert only.choices[0].finish_reason == "length"
+
+
+def test_a_stream_prepares_the_scores_of_the_prompt_outside_of_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prepare = TextCompletion._logprobs
+    in_loop: list[bool] = []
+
+    def logprobs(self: TextCompletion, outputs: Sequence[Output], offset: int) -> Any:
+        if outputs[0].prompt_logprobs:
+            in_loop.append(threading.current_thread() is threading.main_thread())
+        return prepare(self, outputs, offset)
+
+    monkeypatch.setattr(TextCompletion, "_logprobs", logprobs)
+
+    async def score() -> str:
+        service = Service(Settings())
+        await service.start()
+        transport = httpx.ASGITransport(make_application(service))
+        body = {"prompt": TEXT, "echo": True, "logprobs": 1, "max_tokens": 1, "stream": True}
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return (await client.post("/v1/completions", json=body)).text
+
+    assert "[DONE]" in asyncio.run(score())
+    assert in_loop == [False]
 
 
 def test_token_lists_are_scored_like_their_texts(pico: Server) -> None:

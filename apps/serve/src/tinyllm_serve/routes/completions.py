@@ -111,7 +111,12 @@ class TextCompletion:
                 text = "".join(part.text for part in token.parts if isinstance(part, Content))
                 if token.is_first:
                     text = self._echo(index) + text
-                logprobs = self._logprobs([token.output], offsets[index])
+                if token.output.prompt_logprobs:  # in a thread: a long prompt takes 0.5 s
+                    logprobs = await asyncio.to_thread(
+                        self._logprobs, [token.output], offsets[index]
+                    )
+                else:
+                    logprobs = self._logprobs([token.output], offsets[index])
                 offsets[index] += len(text)
                 if text or logprobs or token.finish_reason:
                     choice = CompletionChoice(
