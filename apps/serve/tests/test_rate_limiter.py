@@ -63,13 +63,47 @@ def test_a_later_part_of_a_request_waits_as_long_as_needed(delays: list[float]) 
     async def test() -> None:
         rate_limiter = RateLimiter()
         async with rate_limiter.acquire(QUIET):
+            await work(rate_limiter, BUSY, 1)
             with pytest.raises(ApiError):
                 await work(rate_limiter, BUSY, 1, units)
             async with rate_limiter.acquire(BUSY, units, refuses=False):
                 pass
 
     asyncio.run(test())
-    assert delays == pytest.approx([REFUSAL_SECONDS, 2 * MAX_DELAY])
+    assert delays == pytest.approx([REFUSAL_SECONDS, 2 * MAX_DELAY + 1 / RATE])
+
+
+def test_a_client_with_a_full_burst_waits_for_a_long_body(delays: list[float]) -> None:
+    light = Client(tenant="light", weight=0.1)
+
+    async def test() -> None:
+        rate_limiter = RateLimiter()
+        async with rate_limiter.acquire(QUIET):
+            await work(rate_limiter, light, 1, 2 * BURST)
+            with pytest.raises(ApiError):
+                await work(rate_limiter, light, 1)
+
+    asyncio.run(test())
+    assert delays == pytest.approx([BURST / (0.1 * RATE), REFUSAL_SECONDS])
+
+
+def test_answers_of_an_accepted_request_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tinyllm_serve.http.rate_limiter.MAX_DELAY", 0.1)
+
+    async def complete() -> httpx.Response:
+        service = Service(Settings())
+        await service.start()
+        transport = httpx.ASGITransport(make_application(service))
+        body = {"prompt": ["a"] * 75, "n": 2, "max_tokens": 1}
+        async with (
+            service.rate_limiter.acquire(QUIET),
+            httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+        ):
+            return await client.post("/v1/completions", json=body)
+
+    answer = asyncio.run(complete())
+    assert answer.status_code == 200, answer.text
+    assert len(answer.json()["choices"]) == 150
 
 
 def test_the_quiet_client_is_not_delayed(delays: list[float]) -> None:

@@ -240,7 +240,7 @@ class Generation:
             with renamed_fields(self._body.field_names):
                 engine, rate_limiter = self._service.engine, self._service.rate_limiter
                 async with (
-                    rate_limiter.acquire(self._client),
+                    rate_limiter.acquire(self._client, refuses=False),
                     aclosing(engine.stream(answer.request)) as outputs,
                 ):
                     async for output in outputs:

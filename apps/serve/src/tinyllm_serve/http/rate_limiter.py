@@ -24,7 +24,11 @@ BODY_UNIT = 20_000
 """Bytes of a body that count as one more unit. A schema of 200 kB takes about 10 ms."""
 
 MAX_DELAY = 5.0
-"""Seconds of the longest delay. Work that would wait longer is refused."""
+"""Seconds of the longest delay. Work that would wait longer is refused.
+
+A client with a full burst is not refused, because it could otherwise never send a body that needs
+more than the burst and this delay.
+"""
 
 REFUSAL_SECONDS = 1.0
 """Seconds before a refusal. A client that repeats its request at once would otherwise send as many
@@ -60,11 +64,12 @@ class RateLimiter:
 
         Raises:
             ApiError: 429, after `REFUSAL_SECONDS`, if the client has begun so much that it would
-                wait `MAX_DELAY`.
+                wait `MAX_DELAY`. A client with a full burst waits longer.
         """
         tenant = client.tenant
         self._active[tenant] += 1
         try:
+            refuses = refuses and self._full_at.get(tenant, 0.0) > time.monotonic()
             delay = self._charge(client, units)
             if refuses and delay > MAX_DELAY:
                 self._charge(client, -units)
