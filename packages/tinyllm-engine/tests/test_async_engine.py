@@ -17,6 +17,7 @@ from tinyllm_engine import (
     Request,
     RequestError,
     RequestState,
+    UnreadOutputError,
     async_engine,
 )
 from tinyllm_engine.malloc_trim import release_free_memory
@@ -93,6 +94,29 @@ def test_a_cancelled_task_frees_its_pages_in_any_phase(
         await engine.embed(prompts[0])  # returns after the cancellations have run
         await until_idle(engine)
         assert engine.stats.pages_used == 0
+
+    run(test)
+
+
+def test_a_request_whose_outputs_are_not_read_is_cancelled(
+    prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(async_engine, "MAX_UNREAD_OUTPUTS", 20)
+
+    async def test(engine: AsyncEngine) -> None:
+        stream = engine.stream(Request(prompts[0], 500, ignore_end=True))
+        other = asyncio.create_task(
+            collect(engine, Request(prompts[1], 200, ignore_end=True))  # is read, and complete
+        )
+        await anext(stream)
+        assert len(await other) == 200
+        await until_idle(engine)
+        assert engine.stats.pages_used == 0
+        for _ in range(20):
+            await anext(stream)
+        with pytest.raises(UnreadOutputError, match="20 unread tokens: read it faster"):
+            await anext(stream)
+        await engine.embed(prompts[0])  # the engine goes on
 
     run(test)
 

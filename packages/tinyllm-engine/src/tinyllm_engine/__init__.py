@@ -18,6 +18,7 @@ from tinyllm_engine.errors import (
     PromptTooLongError,
     RequestError,
     RequestFailedError,
+    UnreadOutputError,
 )
 from tinyllm_engine.grammar.grammar import Grammar
 from tinyllm_engine.kv.memory_plan import MemorySettingError
@@ -50,5 +51,6 @@ __all__ = [
     "RequestState",
     "SampledToken",
     "TokenLogprob",
+    "UnreadOutputError",
     "Usage",
 ]

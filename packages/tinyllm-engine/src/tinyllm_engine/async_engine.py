@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TypeVar
@@ -14,7 +15,7 @@ from tinyllm_qwen import QwenConfig, Tokenizer
 
 from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.engine import Engine
-from tinyllm_engine.errors import EngineClosedError
+from tinyllm_engine.errors import EngineClosedError, UnreadOutputError
 from tinyllm_engine.grammar.compiler import CompiledGrammar
 from tinyllm_engine.grammar.worker import MAX_SECONDS, too_slow
 from tinyllm_engine.malloc_trim import release_free_memory
@@ -28,6 +29,13 @@ _log = logging.getLogger(__name__)
 IDLE_SECONDS = 1.0
 """Seconds without requests after which the engine frees the buffers kept for the next step."""
 
+MAX_UNREAD_OUTPUTS = 4096
+"""Number of unread outputs of a request beyond which the request is cancelled.
+
+An output with 20 likely tokens takes about 3 kB of memory. A reader that does not read would
+otherwise collect outputs until the context is full.
+"""
+
 MAX_FAILURES = 16
 """Number of consecutive failed steps after which the engine is closed."""
 
@@ -39,10 +47,12 @@ class _Stream:
     Attributes:
         outputs: the outputs of the request, followed by an error if the request fails.
         request: the request in the engine; None until the engine's thread has added it.
+        is_full: True once the request was cancelled because too many outputs are unread.
     """
 
     outputs: asyncio.Queue[Output | RuntimeError] = field(default_factory=asyncio.Queue)
     request: RequestState | None = None
+    is_full: bool = False
 
 
 _Call = Callable[[Engine], None]
@@ -142,6 +152,7 @@ class AsyncEngine:
             RequestError: if the request can never be served.
             RequestFailedError: if the steps that computed the request failed.
             GrammarLimitError: if the request's grammar was given up.
+            UnreadOutputError: after `MAX_UNREAD_OUTPUTS` outputs that were not read in time.
             EngineFullError: if the queue is full; see `Engine.add`.
             EngineClosedError: if the engine is closed, or fails before the request has ended.
         """
@@ -318,7 +329,20 @@ class AsyncEngine:
             assert request.error is not None
             pairs.append((self._streams[request], request.error))
         if pairs:
-            self._loop.call_soon_threadsafe(_put, pairs)
+            self._loop.call_soon_threadsafe(self._put, pairs)
+
+    def _put(self, pairs: list[tuple[_Stream, Output | RuntimeError]]) -> None:
+        """Put outputs and failures into the queues of their streams. Runs in the event loop."""
+        for stream, output in pairs:
+            unread = stream.outputs.qsize()
+            if stream.is_full:
+                continue
+            if unread >= MAX_UNREAD_OUTPUTS and isinstance(output, Output):
+                stream.is_full = True
+                stream.outputs.put_nowait(UnreadOutputError(unread))
+                self._calls.put(partial(self._cancel, stream))
+            else:
+                stream.outputs.put_nowait(output)
 
     def _add(
         self,
@@ -330,6 +354,10 @@ class AsyncEngine:
         stream.request = engine.add(request, grammar)
         self._streams[stream.request] = stream
         self._deliver(engine, [])  # a request that left the queue for this one
+
+    def _cancel(self, stream: _Stream, engine: Engine) -> None:
+        if stream.request is not None:
+            engine.cancel(stream.request)
 
     def _remove(self, engine: Engine, stream: _Stream) -> None:
         if stream.request is not None:
@@ -355,8 +383,3 @@ class AsyncEngine:
         for give_up in list(self._pending):
             with suppress(InvalidStateError):  # it has a result, which is on its way to the loop
                 give_up(error)
-
-
-def _put(pairs: list[tuple[_Stream, Output | RuntimeError]]) -> None:
-    for stream, output in pairs:
-        stream.outputs.put_nowait(output)

@@ -36,3 +36,11 @@ class GrammarLimitError(RuntimeError):
 
     The text of the request so far is incomplete. The message says what to change.
     """
+
+
+class UnreadOutputError(RuntimeError):
+    """The request was cancelled, because its caller did not read its outputs."""
+
+    def __init__(self, unread: int) -> None:
+        """Make the message from the number of unread outputs."""
+        super().__init__(f"the answer was cancelled with {unread:,} unread tokens: read it faster")

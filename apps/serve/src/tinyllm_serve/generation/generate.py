@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from secrets import token_hex
 
 from starlette.requests import Request
-from tinyllm_engine import Grammar, Output, Usage
+from tinyllm_engine import Grammar, Output, UnreadOutputError, Usage
 from tinyllm_engine import Request as EngineRequest
+from tinyllm_engine.async_engine import MAX_UNREAD_OUTPUTS
 
 from tinyllm_serve.clients import Client
 from tinyllm_serve.generation.parsers import Parser
@@ -34,6 +35,10 @@ from tinyllm_serve.service import Service
 MAX_KEPT_LOGPROBS = 1 << 20
 """The most log-probabilities of a response that is no stream, and of prompts. Each takes 150 bytes
 of memory until the response is complete, and 75 bytes of JSON."""
+
+MAX_UNREAD_PER_ANSWER = 64
+"""Number of unread tokens that each answer of a response may have, if together they exceed
+`MAX_UNREAD_OUTPUTS`: a client may pause for a few steps with any number of answers."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +222,7 @@ class Generation:
         Closing the generator cancels the engine's requests.
 
         Raises:
-            ApiError: if a request can never be served.
+            ApiError: if a request can never be served, or too many tokens are unread.
             EngineFullError: if the queue is full.
             EngineClosedError: if the engine is closed, or fails before the answers are complete.
         """
@@ -256,6 +261,8 @@ class Generation:
         except (GeneratorExit, asyncio.CancelledError):
             metrics.request_success.labels(answer.finish_reason or "abort").inc()
             raise
+        except UnreadOutputError as error:
+            raise _unread(error) from None
         finally:
             self._unfinished -= 1
             if not self._unfinished:
@@ -316,15 +323,27 @@ def _check_kept_logprobs(body: SamplingFields, generated: int, scored: int, logp
     raise ApiError(400, message, param="logprobs")
 
 
+def _unread(error: UnreadOutputError) -> ApiError:
+    """Return the error of a client that does not read its stream."""
+    return ApiError(400, str(error), code="unread_output")
+
+
 async def _merge(
     sources: Sequence[AsyncGenerator[AnswerToken, None]],
 ) -> AsyncGenerator[AnswerToken, None]:
-    """Yield tokens as they come. The first error is raised, and all sources are closed."""
+    """Yield tokens as they come. The first error is raised, and all sources are closed.
+
+    Raises:
+        ApiError: if too many tokens are unread.
+    """
+    limit = max(MAX_UNREAD_OUTPUTS, MAX_UNREAD_PER_ANSWER * len(sources))
     ready: asyncio.Queue[AnswerToken | asyncio.Task[None]] = asyncio.Queue()
 
     async def forward(source: AsyncGenerator[AnswerToken, None]) -> None:
         async with aclosing(source):
             async for token in source:
+                if ready.qsize() >= limit:
+                    raise _unread(UnreadOutputError(ready.qsize()))
                 ready.put_nowait(token)
 
     tasks = [asyncio.create_task(forward(source)) for source in sources]
