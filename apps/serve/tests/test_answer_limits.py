@@ -7,7 +7,7 @@ import pytest
 from starlette.requests import Request
 from tinyllm_engine import AsyncEngine
 from tinyllm_serve.clients import Client
-from tinyllm_serve.generation.generate import MAX_KEPT_LOGPROBS, Generation
+from tinyllm_serve.generation.generate import MAX_KEPT_LOGPROBS, Answer, Generation
 from tinyllm_serve.generation.parsers import PlainText
 from tinyllm_serve.protocol.chat import ChatRequest
 from tinyllm_serve.service import Service
@@ -26,6 +26,12 @@ class LongService(Service):
 
 def limits(prompt: int, option: int | None = None, **fields: Any) -> list[int]:
     """Return the limits of the answers to a prompt, with `--max-tokens option`."""
+    prompts = [[5] * prompt]
+    return [answer.request.max_tokens for answer in answers(prompts, option, **fields)]
+
+
+def answers(prompts: list[list[int]], option: int | None = None, **fields: Any) -> list[Answer]:
+    """Return the answers to prompts, with `--max-tokens option`, before their first token."""
     settings = Settings(max_tokens=option)
     service = LongService(settings)
     service.engine = cast(AsyncEngine, SimpleNamespace(max_requests=100))
@@ -36,14 +42,14 @@ def limits(prompt: int, option: int | None = None, **fields: Any) -> list[int]:
         service,
         body,
         Request(scope),
-        [[5] * prompt],
+        prompts,
         PlainText,
         max_tokens=body.token_limit,
         default_tokens=settings.max_tokens,
         grammar=None,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
     )
-    return [answer.request.max_tokens for answer in generation.answers]
+    return generation.answers
 
 
 @pytest.mark.parametrize(
@@ -65,3 +71,9 @@ def test_the_limit(prompt: int, option: int | None, fields: dict[str, Any], limi
 
 def test_choices_share_the_log_probabilities() -> None:
     assert limits(100, n=4, logprobs=True, top_logprobs=20) == [MAX_KEPT_LOGPROBS // 84] * 4
+
+
+def test_choices_share_one_copy_of_their_prompt() -> None:
+    first, *others = answers([[5] * 100], n=4)
+    assert first.request.prompt == (5,) * 100
+    assert all(other.request.prompt is first.request.prompt for other in others)

@@ -19,6 +19,14 @@ def test_a_request_does_not_change_when_the_callers_prompt_does(
 
 
 @pytest.mark.usefixtures("unchecked")
+def test_a_checked_prompt_is_not_copied_and_a_tuple_is_checked() -> None:
+    prompt = Request([1, 2]).prompt
+    assert Request(prompt).prompt is prompt
+    with pytest.raises(RequestError, match=r"^prompt: expected integers"):
+        Request((1, 2.5))  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("prompt", "settings", "named"),
     [

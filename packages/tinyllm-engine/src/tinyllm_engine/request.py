@@ -3,9 +3,10 @@
 import operator
 import reprlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import SupportsIndex
 
 from tinyllm_qwen import QwenConfig, Sampler, SamplingParams, TextTooLongError
 from tinyllm_qwen.generate import check_prompt as check_model_prompt
@@ -30,12 +31,26 @@ def check_prompt(prompt: Sequence[int], config: QwenConfig) -> None:
         raise RequestError(str(error)) from error
 
 
+class TokenIds(tuple[int, ...]):
+    """Token ids that were checked to be integers, so that requests can share them."""
+
+    __slots__ = ()
+
+    def __new__(cls, tokens: Iterable[SupportsIndex]) -> "TokenIds":
+        """Copy and check the tokens.
+
+        Raises:
+            TypeError: if a token is not an integer.
+        """
+        return super().__new__(cls, map(operator.index, tokens))
+
+
 @dataclass(frozen=True)
 class Request:
     """A prompt, and the settings of its continuation.
 
     Attributes:
-        prompt: token ids.
+        prompt: token ids. `TokenIds`, such as the prompt of another request, are not copied again.
         max_tokens: the most tokens to generate. The context of the model, or the pages of the
             engine, may end earlier. 0 is allowed with `prompt_logprobs`, for a request that only
             scores its prompt.
@@ -88,7 +103,8 @@ class Request:
             raise RequestError("prompt: expected at least one token, got none")
         # Copies, because the caller may change the originals.
         try:
-            object.__setattr__(self, "prompt", tuple(map(operator.index, self.prompt)))
+            if type(self.prompt) is not TokenIds:
+                object.__setattr__(self, "prompt", TokenIds(self.prompt))
         except TypeError:
             shown = reprlib.repr(self.prompt)
             raise RequestError(f"prompt: expected integers, got {shown}") from None

@@ -183,7 +183,8 @@ class Generation:
         group = token_hex(8)  # the answers take turns with other requests of the client
         self.answers: list[Answer] = []
         with renamed_fields(body.field_names):
-            for prompt, limit in zip(prompts, limits, strict=True):
+            for given, limit in zip(prompts, limits, strict=True):
+                prompt = given
                 for choice in range(body.choices):
                     engine_request = EngineRequest(
                         prompt,
@@ -202,6 +203,7 @@ class Generation:
                         prompt_logprobs=prompt_logprobs,
                         ignore_end=body.ignore_eos,
                     )
+                    prompt = engine_request.prompt  # the choices share the copy of the first
                     index = len(self.answers)
                     answer = Answer(engine_request, make_parser(), index, one_call, keeps_outputs)
                     self.answers.append(answer)
