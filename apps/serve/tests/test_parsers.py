@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -191,3 +192,25 @@ def test_a_call_that_has_begun_stays_a_call(body: str, arguments: str, rest: str
     assert [part.text for part in parts[1:] if isinstance(part, Content)] == (
         [rest] if rest else []
     )
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        '<tool_call>{"arguments"',
+        r'<tool_call>{"\u0061rguments": ["',
+        '<tool_call>{"arguments"<tool_call>{"name"',
+        '<tool_call>{"arguments"<tool_call>x',
+    ],
+)
+def test_many_openings_take_time_in_proportion(opening: str) -> None:
+    def seconds(count: int) -> float:
+        parser = ToolCallParser(["f"])
+        text = opening * count + "x</tool_call>"
+        start = time.thread_time()
+        parts = parser.push(text) + parser.finish()
+        taken = time.thread_time() - start
+        assert joined(parts) == [Content(text)]
+        return taken
+
+    assert seconds(32_000) < 40 * seconds(2_000), "16 times the text; 256 times if it is quadratic"

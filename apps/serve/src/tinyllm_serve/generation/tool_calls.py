@@ -21,6 +21,12 @@ _HEAD = ("{", "name", ":", None, ",", "arguments", ":", "{")
 """The JSON of a call up to its arguments: see `_read_marks`."""
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NESTED = re.compile(r'<tool_call>[ \t\n\r]*\{[ \t\n\r]*"[a\\]')
+"""An opening tag and the beginning of `{"arguments"` after it, where `a` may be escaped.
+
+No JSON value continues over this text: the tag is not JSON, and if it is inside a string, then the
+string ends before the last character, which cannot follow a string.
+"""
 _STRUCTURE = re.compile(r'["{}\[\]]')
 _STRING_STRUCTURE = re.compile(r'["\\]')
 
@@ -39,6 +45,7 @@ class ToolCallParser:
         """Start a text, with the names of the functions that may be called."""
         self._functions = frozenset(functions)
         self._held = ""
+        self._start = 0  # position in the held text up to which it was read
         self._searched = 0  # position in the held text up to which there is no closing tag
         self._after_call = False
         self._closed = False  # True once the last brace of the current call was read
@@ -47,6 +54,7 @@ class ToolCallParser:
 
     def push(self, text: str) -> list[Part]:
         """Take the next piece of text, and return the parts that are certain now."""
+        self._cut()
         self._held += text
         parts: list[Part] = []
         while True:
@@ -57,17 +65,19 @@ class ToolCallParser:
 
     def finish(self) -> list[Part]:
         """Return the text that was held back, at the end of the answer."""
-        rest, self._held = self._held, ""
+        rest, self._held, self._start = self._held[self._start :], "", 0
         if self._read == self._read_end:
             return []  # an unfinished closing tag of a complete call
         return [*self._content(rest)]
 
     def _read_content(self) -> Iterator[Part | None]:
         """Read text up to an opening tag, which stays held until the call is certain."""
-        before, opened, _ = self._held.partition(CALL_OPEN)
+        opening = self._held.find(CALL_OPEN, self._start)
+        opened = opening >= 0
+        before = self._held[self._start : opening if opened else None]
         certain = len(before.rstrip()) if opened else len(before) - undecided(before, CALL_OPEN)
+        self._start += certain
         yield from self._content(before[:certain])
-        self._held = self._held[certain:]
         if opened:
             self._read = self._read_head
         else:
@@ -75,14 +85,14 @@ class ToolCallParser:
 
     def _read_head(self) -> Iterator[Part | None]:
         """Read a call from its opening tag to the start of its arguments."""
-        start = self._held.index(CALL_OPEN) + len(CALL_OPEN)
+        start = self._held.index(CALL_OPEN, self._start) + len(CALL_OPEN)
         text = self._held[start : start + MAX_HEAD]
         head = _read_marks(text, _HEAD)
         values, size = head or ([], 0)
         if values[3:4] and values[3] not in self._functions:
             head = None
         elif len(values) == len(_HEAD):
-            self._held = self._held[start + size - 1 :]
+            self._start = start + size - 1
             self._after_call, self._closed = True, False
             self._arguments = _ArgumentsScanner()
             self._read = self._read_arguments
@@ -90,7 +100,7 @@ class ToolCallParser:
             return
         first, _ = _read_marks(text, ("{", "arguments")) or ([], 0)
         if head is None and len(first) == 2:
-            self._searched = start
+            self._searched = max(self._searched, start)
             self._read = self._read_body
         elif head is None or len(text) == MAX_HEAD:
             yield from self._give_up(start)
@@ -99,10 +109,9 @@ class ToolCallParser:
 
     def _read_arguments(self) -> Iterator[Part | None]:
         """Read arguments up to their last brace."""
-        end = self._arguments.scan(self._held)
-        if self._held[:end]:
-            yield CallArguments(self._held[:end])
-        self._held = self._held[end:]
+        start, self._start = self._start, self._arguments.scan(self._held, self._start)
+        if start < self._start:
+            yield CallArguments(self._held[start : self._start])
         if self._arguments.is_complete:
             self._read = self._read_end
             yield CallEnd()
@@ -111,36 +120,51 @@ class ToolCallParser:
 
     def _read_end(self) -> Iterator[Part | None]:
         """Drop the end of a call after its arguments: the call's brace and the closing tag."""
-        rest = self._held.lstrip()
-        if rest.startswith("}") and not self._closed:
+        self._skip_space()
+        if self._held.startswith("}", self._start) and not self._closed:
             self._closed = True
-            rest = rest[1:].lstrip()
-        self._held = rest
+            self._start += 1
+            self._skip_space()
+        rest = self._held[self._start : self._start + len(CALL_CLOSE)]
         if CALL_CLOSE.startswith(rest) and rest != CALL_CLOSE:
             yield None
         else:
-            self._held, self._read = rest.removeprefix(CALL_CLOSE), self._read_content
+            self._start += len(CALL_CLOSE) if rest == CALL_CLOSE else 0
+            self._read = self._read_content
+
+    def _cut(self) -> None:
+        """Drop the text that was read, once a push: a text of many tags is not copied for each."""
+        self._held = self._held[self._start :]
+        self._searched = max(0, self._searched - self._start)
+        self._start = 0
+
+    def _skip_space(self) -> None:
+        while self._held[self._start : self._start + 1].isspace():
+            self._start += 1
 
     def _read_body(self) -> Iterator[Part | None]:
         """Read a call whose arguments come before its name. It is returned whole."""
-        start = self._held.index(CALL_OPEN) + len(CALL_OPEN)
+        start = self._held.index(CALL_OPEN, self._start) + len(CALL_OPEN)
         closing = self._held.find(CALL_CLOSE, self._searched)
         if closing < 0:
             self._searched = max(start, len(self._held) - len(CALL_CLOSE) + 1)
             yield None
             return
-        call = self._call(self._held[start:closing])
+        self._searched = closing
+        nested = _NESTED.search(self._held, start, closing)
+        call = None if nested else self._call(self._held[start:closing])
         if call is None:
             yield from self._give_up(start)
             return
-        self._held = self._held[closing + len(CALL_CLOSE) :]
+        self._start = closing + len(CALL_CLOSE)
         self._read, self._after_call = self._read_content, True
         yield from call
 
     def _give_up(self, start: int) -> Iterator[Part]:
         """Return the opening tag as content; the text after the tag is read again."""
-        yield from self._content(self._held[:start])
-        self._held, self._read = self._held[start:], self._read_content
+        tag = self._held[self._start : start]
+        self._start, self._read = start, self._read_content
+        yield from self._content(tag)
 
     def _content(self, text: str) -> Iterator[Part]:
         """Yield text as a part, without white space between it and the call before it."""
@@ -178,9 +202,9 @@ class _ArgumentsScanner:
         self._in_string = False
         self._escaped = False  # the next character belongs to an escape sequence
 
-    def scan(self, piece: str) -> int:
-        """Return the number of characters of a piece that belong to the object."""
-        position = 0
+    def scan(self, piece: str, start: int) -> int:
+        """Read a piece from a start. Return the position up to which it belongs to the object."""
+        position = start
         while position < len(piece):
             if self._escaped:
                 self._escaped = False

@@ -64,6 +64,7 @@ class XmlToolCallParser(ToolCallParser):
 
     def _read_head(self) -> Iterator[Part | None]:
         """Read a call from its opening tag to the name of the function."""
+        self._cut()  # the methods of this class read from the start of the held text
         start = self._held.index(CALL_OPEN) + len(CALL_OPEN)
         text = self._held[start : start + MAX_HEAD].lstrip()
         position = self._held.find(">", self._held.find("<", start))
