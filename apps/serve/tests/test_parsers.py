@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -203,14 +202,17 @@ def test_a_call_that_has_begun_stays_a_call(body: str, arguments: str, rest: str
         '<tool_call>{"arguments"<tool_call>x',
     ],
 )
-def test_many_openings_take_time_in_proportion(opening: str) -> None:
-    def seconds(count: int) -> float:
-        parser = ToolCallParser(["f"])
-        text = opening * count + "x</tool_call>"
-        start = time.thread_time()
-        parts = parser.push(text) + parser.finish()
-        taken = time.thread_time() - start
-        assert joined(parts) == [Content(text)]
-        return taken
+def test_many_openings_are_decoded_once_and_not_for_each_other(
+    monkeypatch: pytest.MonkeyPatch, opening: str
+) -> None:
+    """Each opening decoded the rest of the text: half the square of the openings."""
+    text, decoded, loads = opening * 1000 + "x</tool_call>", list[int](), json.loads
 
-    assert seconds(16_000) < 32 * seconds(1_000), "16 times the text; 60 to 160 times before"
+    def count(body: str) -> object:
+        decoded.append(len(body))
+        return loads(body)
+
+    monkeypatch.setattr("tinyllm_serve.generation.tool_calls.json.loads", count)
+    parser = ToolCallParser(["f"])
+    assert joined(parser.push(text) + parser.finish()) == [Content(text)]
+    assert sum(decoded) < 2 * len(text)  # heads, too

@@ -15,7 +15,6 @@ _SECONDS_PER_TOKEN = 0.005
 """Processor seconds that a request may take for its masks: at first, and for each token more.
 One mask takes at most about 0.2 s, because of `limits.MATCHER_LIMITS`."""
 
-
 MAX_LEXER_TOKENS = 2_048
 """The most tokens of all requests with one lexer, before the next request gets a new lexer.
 
