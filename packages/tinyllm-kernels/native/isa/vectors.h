@@ -11,6 +11,8 @@
 
 #if defined(__AVX__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace tinyllm::TINYLLM_ISA {
@@ -48,7 +50,7 @@ inline float multiply_add(float a, float b, float c) {
 #endif
 }
 
-// The same for vectors, where GCC 14 contracts the expression in some functions only.
+// The same for vectors, where GCC contracts the expression in some functions only.
 inline Floats multiply_add(Floats a, Floats b, Floats c) {
 #if defined(__AVX512F__)
   return bit_cast<Floats>(
@@ -56,6 +58,12 @@ inline Floats multiply_add(Floats a, Floats b, Floats c) {
 #elif defined(__FMA__)
   return bit_cast<Floats>(
       _mm256_fmadd_ps(bit_cast<__m256>(a), bit_cast<__m256>(b), bit_cast<__m256>(c)));
+#elif defined(__aarch64__)
+  struct Quads {
+    float32x4_t low, high;
+  };
+  const Quads x = bit_cast<Quads>(a), y = bit_cast<Quads>(b), z = bit_cast<Quads>(c);
+  return bit_cast<Floats>(Quads{vfmaq_f32(z.low, x.low, y.low), vfmaq_f32(z.high, x.high, y.high)});
 #else
   return a * b + c;
 #endif
