@@ -8,6 +8,7 @@
 
 #include "attention/amx/products.h"
 #include "attention/parts.h"
+#include "ceil_div.h"
 
 namespace tinyllm::TINYLLM_ISA {
 
@@ -29,7 +30,7 @@ int64_t packed_keys(const AttentionTask& t) {
   const int64_t bytes_of_key = (key_planes(t) + 1) * t.padded_dim() * sizeof(uint16_t);
   int64_t count = kPrefillSplit;
   while (count > kBlockKeys && count * bytes_of_key > kPackedBytes) count /= 2;
-  const int64_t most = (most_keys(t) + kPanelKeys - 1) / kPanelKeys * kPanelKeys;
+  const int64_t most = round_up(most_keys(t), kPanelKeys);
   return std::min(count, std::max(most, kPanelKeys));
 }
 
@@ -57,7 +58,6 @@ class AmxPrefill {
         part_keys_(part.keys),
         request_(t, part.tile.request),
         width_(t.padded_dim()),
-        heads_per_kv_(t.heads_per_kv()),
         stored_sets_(stored_sets(t)),
         is_single_split_(part.keys.empty() ||
                          part.keys.first / kPrefillSplit == (part.keys.last - 1) / kPrefillSplit),
@@ -99,22 +99,19 @@ class AmxPrefill {
   void finish(const RowSet& set);
   void store_rows(int64_t first, const PartialResult& result, int64_t rows) const;
 
-  // The query of row n of the tile, counted from the first query of the request.
-  int64_t query_of(int64_t n) const { return (tile_.first + n) / heads_per_kv_; }
+  const BFloat16* row_of_q(int64_t n) const {
+    return static_cast<const BFloat16*>(t_.q) + row_offset(t_, tile_, n, t_.q_strides);
+  }
 
-  // The offset of row n of the tile in q or y. `strides` are `q_strides` or `y_strides`.
-  int64_t offset(int64_t n, const int64_t (&strides)[3]) const {
-    const int64_t query = query_of(n), group_head = tile_.first + n - query * heads_per_kv_;
-    return tile_.request * strides[0] +
-           (tile_.kv_head * heads_per_kv_ + group_head) * strides[1] +
-           (request_.first_query + query) * strides[2];
+  BFloat16* row_of_y(int64_t n) const {
+    return static_cast<BFloat16*>(t_.y) + row_offset(t_, tile_, n, t_.y_strides);
   }
 
   const AttentionTask& t_;
   const QueryTile& tile_;
   const KeyRange part_keys_;
   const Request request_;
-  const int64_t width_, heads_per_kv_;
+  const int64_t width_;
   const int64_t stored_sets_;
   const bool is_single_split_, is_final_;
   TileRegisters tiles_;
@@ -163,7 +160,7 @@ void AmxPrefill::run() {
 
 // Packs the keys and values from `keys.first`, where a panel begins.
 void AmxPrefill::pack(KeyRange keys) {
-  packed_ = {keys.first, (keys.last + kPanelKeys - 1) / kPanelKeys * kPanelKeys};
+  packed_ = {keys.first, round_up(keys.last, kPanelKeys)};
   const int64_t panel = panel_numbers(t_), planes = key_planes(t_);
   for (int64_t j = keys.first; j < keys.last; j += kRowBatch) {
     const int64_t count = std::min(kRowBatch, keys.last - j);
@@ -197,14 +194,14 @@ void AmxPrefill::load_rows(RowSet& set, int64_t first) {
       std::fill_n(to, width_, 0);
       continue;
     }
-    const auto* from = static_cast<const BFloat16*>(t_.q) + offset(first + n, t_.q_strides);
+    const BFloat16* from = row_of_q(first + n);
     for (int64_t d = 0; d < width_; d += kStepFeatures) {
       const int64_t left = t_.dim - d;
       const __mmask32 lanes = t_.scale == 0 ? 0 : left >= kStepFeatures ? ~0u : (1u << left) - 1;
       const __m512i numbers = _mm512_maskz_loadu_epi16(lanes, from + d);
       _mm512_storeu_si512(to + d, _mm512_xor_si512(numbers, sign));
     }
-    const KeyRange visible = visible_keys(t_, request_, query_of(first + n));
+    const KeyRange visible = visible_keys(t_, request_, RowIndex(t_, tile_, first + n).query);
     set.keys[n] = visible;
     set.all = {std::max(set.all.first, visible.first), std::min(set.all.last, visible.last)};
     if (visible.empty()) continue;
@@ -217,11 +214,11 @@ void AmxPrefill::load_rows(RowSet& set, int64_t first) {
 void AmxPrefill::prefetch_rows(int64_t first) const {
   constexpr int64_t kRows = 2 * kSetRows;
   for (int64_t n = first; n < std::min(first + kRows, tile_.rows); ++n) {
-    const auto* y = static_cast<const BFloat16*>(t_.y) + offset(n, t_.y_strides);
+    const BFloat16* y = row_of_y(n);
     for (int64_t d = 0; d < t_.dim; d += kStepFeatures) __builtin_prefetch(y + d, 1);
   }
   for (int64_t n = first + kRows; n < std::min(first + 2 * kRows, tile_.rows); ++n) {
-    const auto* q = static_cast<const BFloat16*>(t_.q) + offset(n, t_.q_strides);
+    const BFloat16* q = row_of_q(n);
     for (int64_t d = 0; d < t_.dim; d += kStepFeatures) __builtin_prefetch(q + d);
   }
 }
@@ -231,7 +228,7 @@ KeyRange AmxPrefill::panels(const RowSet& set, int64_t block) const {
   const int64_t first = std::max({set.any.first, block * kBlockKeys, packed_.first});
   const int64_t last = std::min({set.any.last, (block + 1) * kBlockKeys, packed_.last});
   if (first >= last) return {packed_.first, packed_.first};
-  return {first / kPanelKeys * kPanelKeys, (last + kPanelKeys - 1) / kPanelKeys * kPanelKeys};
+  return {first / kPanelKeys * kPanelKeys, round_up(last, kPanelKeys)};
 }
 
 // Adds the packed keys to the sums of both sets. Blocks are counted from key 0.
@@ -239,7 +236,7 @@ void AmxPrefill::attend() {
   const int64_t any_first = std::min(sets_[0].any.first, sets_[1].any.first);
   const int64_t any_last = std::max(sets_[0].any.last, sets_[1].any.last);
   const int64_t first = std::max(any_first, packed_.first) / kBlockKeys;
-  const int64_t last = (std::min(any_last, packed_.last) + kBlockKeys - 1) / kBlockKeys;
+  const int64_t last = ceil_div(std::min(any_last, packed_.last), kBlockKeys);
   if (first >= last) return;
   KeyRange next = panels(sets_[0], first);
   score(sets_[0], next);
@@ -351,14 +348,14 @@ void AmxPrefill::store_rows(int64_t first, const PartialResult& result, int64_t 
   for (int64_t n = 0; n < rows; ++n) {
     const float* values = result.values + n * width_;
     const float row_sum = result.row_sum[n], factor = row_sum == 0 ? 0.0f : 1 / row_sum;
-    auto* y = static_cast<BFloat16*>(t_.y) + offset(first + n, t_.y_strides);
+    BFloat16* y = row_of_y(first + n);
     __mmask16 subnormal = 0;
     for (int64_t d = 0; d < t_.dim; d += kStepFeatures) {
       const Floats a = load(values + d) * factor, b = load(values + d + W) * factor;
       subnormal |= subnormal_lanes(a) | subnormal_lanes(b);
       const int64_t left = t_.dim - d;
       const __mmask32 lanes = left >= kStepFeatures ? ~0u : (1u << left) - 1;
-      _mm512_mask_storeu_epi16(y + d, lanes, round_step(a, b));
+      _mm512_mask_storeu_epi16(y + d, lanes, bit_cast<__m512i>(to_bfloat16_pairs(a, b)));
     }
     // The instruction that rounds reads subnormal numbers as zero.
     if (subnormal) store_row(t_, tile_, first + n, values, row_sum);

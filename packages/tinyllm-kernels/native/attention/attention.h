@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "ceil_div.h"
 #include "types.h"
 
 namespace tinyllm {
@@ -72,7 +73,7 @@ struct AttentionTask {
   [[gnu::always_inline]] int64_t heads_per_kv() const { return heads / kv_heads; }
 
   // D, rounded up to pairs of whole vectors of any instruction set.
-  [[gnu::always_inline]] int64_t padded_dim() const { return (dim + 31) / 32 * 32; }
+  [[gnu::always_inline]] int64_t padded_dim() const { return round_up(dim, 32); }
 };
 
 // One request of a task. Its entries of `cu_seqlens_q` and `seq_lens` are clamped, so that no query

@@ -10,6 +10,7 @@
 #include "attention/parts.h"
 #include "attention/query_rows.h"
 #include "attention/softmax.h"
+#include "ceil_div.h"
 
 namespace tinyllm::TINYLLM_ISA {
 namespace {
@@ -26,7 +27,7 @@ struct Decode {
   int64_t rows() const { return part.tile.rows; }
 
   // D in whole vectors. Rows that end within a vector were unpacked and are padded with zeros.
-  int64_t vector_dim() const { return (t.dim + W - 1) / W * W; }
+  int64_t vector_dim() const { return round_up(t.dim, W); }
 
   // True if keys or values are floats in even-odd order, and queries or sums have the same order.
   bool has_even_odd_order(const KeyValues& kv) const {

@@ -6,6 +6,7 @@
 // A key that a row does not attend to has an integer weight of zero. Sums of integers do not depend
 // on their order. So no row depends on the keys of other rows.
 #include "attention/prefill/tile.h"
+#include "ceil_div.h"
 #include "isa/tile_registers.h"
 
 // Not for AVX-512 without VNNI: Intel's processors multiply pairs and add the products on the same
@@ -158,8 +159,7 @@ void IntegerPrefill::attend(int64_t tile_row, const KeyRange& keys) {
     });
   }
   if (!keys_are_finite) score_non_finite(tile_row, tile_keys, keys.first);
-  const KeyRange pairs{any.first / kPairKeys * kPairKeys,
-                       (any.last + kPairKeys - 1) / kPairKeys * kPairKeys};
+  const KeyRange pairs{any.first / kPairKeys * kPairKeys, round_up(any.last, kPairKeys)};
   float weight_scales[kRegisterRows];
   for (int n = 0; n < kRegisterRows; ++n) {
     const KeyRange& of_row = tile_keys.of_row[n];

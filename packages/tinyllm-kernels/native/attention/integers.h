@@ -39,8 +39,7 @@ struct IntegerScale {
 // The integers next to x times `inverse`, in the lower 16 bits of each lane. Infinities and NaN
 // become 0, if their lower 16 bits are 0, as those of bfloat16 numbers are.
 inline Words to_integers(Floats x, float inverse) {
-  const Floats rounder = splat(12582912.0f);  // 1.5 * 2^23: the sum has the integer in its low bits
-  return bit_cast<Words>(multiply_add(x, splat(inverse), rounder)) & 0xffff;
+  return bit_cast<Words>(multiply_add(x, splat(inverse), splat(kRounder))) & 0xffff;
 }
 
 inline Floats absolute(Floats x) { return bit_cast<Floats>(bit_cast<Words>(x) & 0x7fffffffu); }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "attention/attention.h"
+#include "ceil_div.h"
 
 namespace tinyllm {
 
@@ -74,7 +75,7 @@ struct PartialResult {
 
   // Floats of memory: whole cache lines.
   [[gnu::always_inline]] static int64_t floats(int64_t rows, int64_t width) {
-    return (padded_rows(rows) * (width + 2) + 15) / 16 * 16;
+    return round_up(padded_rows(rows) * (width + 2), 16);
   }
 
   float* values;   // rows x width: sums of e^(score - row_max) * value

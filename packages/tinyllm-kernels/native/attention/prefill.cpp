@@ -79,7 +79,8 @@ void Prefill<BFloat16Pair>::round_weights(const KeyRange& keys) {
   for (int64_t n = 0; n < kRegisterRows; ++n) {
     for (int64_t j = keys.first / (2 * W) * (2 * W); j < keys.last; j += 2 * W) {
       const float* from = scores + n * kPackedKeys + j;
-      store_words(weights + (n * kPackedKeys + j) / 2, to_pairs(load(from), load(from + W)));
+      store_words(weights + (n * kPackedKeys + j) / 2,
+                  to_bfloat16_pairs(load(from), load(from + W)));
     }
   }
 }

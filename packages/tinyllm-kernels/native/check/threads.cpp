@@ -2,6 +2,10 @@
 // parts, parts that throw, results in plain memory, and affinity masks that change meanwhile. Forward
 // passes with the portable kernels run on two threads at once, and with allocations that fail.
 // `check.sh` builds and runs it.
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -12,12 +16,6 @@
 #include <string>
 #include <thread>
 #include <vector>
-
-#if defined(__linux__)
-#include <sched.h>
-#include <sys/wait.h>
-#include <unistd.h>
-#endif
 
 #include "check/checks.h"
 #include "check/data/model.h"
@@ -119,8 +117,6 @@ int failures_of_concurrent_passes() {
   return failures;
 }
 
-#if defined(__linux__)
-
 // Sets the affinity mask of each thread of the process, in the order of creation, as `taskset -a`.
 void set_affinity_of_process(const cpu_set_t& set) {
   std::vector<int> threads;
@@ -204,15 +200,11 @@ int failures_of_fork() {
   return waitpid(child, &status, 0) != child || status != 0;
 }
 
-#endif
-
 }  // namespace
 
 int main() {
   std::atomic<int> failures = failures_of_order() + failures_of_exceptions();
-#if defined(__linux__)
   failures += failures_of_cores() + failures_of_fork() + failures_of_affinity();
-#endif
   failures += failures_of_concurrent_passes();
   check::check_allocations(portable::kernels);
   failures += check::failures;

@@ -28,8 +28,7 @@ struct KernelTable {
   // Writes the sum of each of `groups` groups of x.
   void (*group_sums)(const float* x, int64_t groups, int group, float* sums);
   // Quantizes a range of x `M K`: some tokens with all groups, or all tokens with some groups. For
-  // prefill its first token is a multiple of 32, and the arrays have memory for a multiple of 32
-  // rows.
+  // prefill its first token is a multiple of 32.
   void (*linear_quantize_x)(LinearKernel, const XRange&, const Weights&, const QuantizedX&);
   // The number of rows of w that should be interleaved (see matmul/interleave.h), or 0.
   int (*linear_interleaved_rows)(const Weights&);

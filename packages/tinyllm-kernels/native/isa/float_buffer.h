@@ -9,13 +9,15 @@
 #include <cstdlib>
 #include <new>
 
+#include "ceil_div.h"
+
 namespace tinyllm::TINYLLM_ISA {
 
 class FloatBuffer {
  public:
   // Memory of `count` floats, uninitialized. Throws std::bad_alloc.
   explicit FloatBuffer(int64_t count) {
-    const size_t lines = (static_cast<size_t>(count) * sizeof(float) + kLine - 1) / kLine;
+    const size_t lines = ceil_div(static_cast<size_t>(count) * sizeof(float), kLine);
     data_ = static_cast<float*>(std::aligned_alloc(kLine, (lines ? lines : 1) * kLine));
     if (!data_) throw std::bad_alloc();
   }

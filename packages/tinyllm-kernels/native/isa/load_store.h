@@ -72,6 +72,13 @@ inline Shorts to_bfloat16s(Floats v) {
   return narrow(bfloat16_bits(v));
 }
 
+#if defined(__AVX512BF16__)
+// Rounds 2 W floats to W pairs of consecutive bfloat16 numbers. Subnormal numbers become zero.
+inline Words to_bfloat16_pairs(Floats first, Floats second) {
+  return bit_cast<Words>(_mm512_cvtne2ps_pbh(bit_cast<__m512>(second), bit_cast<__m512>(first)));
+}
+#endif
+
 // Rounds W floats to type T, as floats. The lower 16 bits of a NaN are zero if T is BFloat16, as
 // they are in results of numbers of 16 bits.
 template <typename T>

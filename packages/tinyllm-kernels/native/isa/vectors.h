@@ -134,13 +134,17 @@ inline float largest_lane(Floats v) {
   return v[0];
 }
 
+// 1.5 * 2^23. The sum with a float of magnitude up to 2^22 is rounded to an integer, ties to even,
+// which is in the low bits of the sum.
+inline constexpr float kRounder = 12582912.0f;
+
 // e^x for x from -88 to 89. From -87.3 to 88.3 the error is at most two units in the last place; the
 // result is zero at the lower end and infinity at the upper end. NaN stays NaN.
 inline Floats exp_in_range(Floats x) {
   // x = n ln 2 + r with |r| <= ln 2 / 2. The first of the two terms of ln 2 has few bits, so that
   // its product with n is exact.
-  Floats n = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23 rounds to an integer
-  Floats whole = n - 12582912.0f;
+  Floats n = x * 1.44269504f + kRounder;
+  Floats whole = n - kRounder;
   Floats r = x - whole * 0.693359375f + whole * 2.12194440e-4f;
   Floats p = splat(1.0f / 5040);
   p = p * r + 1.0f / 720;

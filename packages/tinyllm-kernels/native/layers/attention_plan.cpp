@@ -1,8 +1,9 @@
 // The plan of an attention task: query tiles, and splits of their keys. It is not in attention/,
 // whose files are compiled once for each instruction set.
-#include "attention/plan.h"
-
 #include <algorithm>
+
+#include "attention/plan.h"
+#include "ceil_div.h"
 
 namespace tinyllm {
 namespace {
@@ -13,7 +14,7 @@ void add_tile(const AttentionTask& t, const QueryTile& tile, int64_t split, Atte
   const int64_t heads_per_kv = t.heads_per_kv(), last_row = tile.first + tile.rows - 1;
   const int64_t first = visible_keys(t, request, tile.first / heads_per_kv).first;
   const int64_t last = visible_keys(t, request, last_row / heads_per_kv).last;
-  const int64_t first_split = first / split, count = (last + split - 1) / split - first_split;
+  const int64_t first_split = first / split, count = ceil_div(last, split) - first_split;
   if (count <= 1) {
     plan.parts.push_back({tile, {first, last}, -1});
     return;

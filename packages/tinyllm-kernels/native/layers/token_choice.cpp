@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "ceil_div.h"
 #include "runtime/thread_pool.h"
 #include "types.h"
 
@@ -16,9 +17,7 @@ namespace {
 // floats should stay in a second-level cache.
 constexpr int64_t kPartSize = 1 << 14;
 
-int64_t parts_per_row(const ScoreRows& scores) {
-  return (scores.columns + kPartSize - 1) / kPartSize;
-}
+int64_t parts_per_row(const ScoreRows& scores) { return ceil_div(scores.columns, kPartSize); }
 
 const char* row_of(const ScoreRows& scores, int64_t row) {
   return static_cast<const char*>(scores.x) + row * scores.columns * size_of(scores.type);

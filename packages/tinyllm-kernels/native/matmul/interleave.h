@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ceil_div.h"
 #include "isa/transpose.h"
 #include "isa/vectors.h"
 #include "types.h"
@@ -106,7 +107,7 @@ inline Weights deinterleave_rows(const Weights& w, int64_t first, int64_t last, 
   const RowSizes sizes(w);
   const int64_t group_rows = w.interleaved;
   const int64_t begin = first / group_rows * group_rows;
-  const int64_t end = (last + group_rows - 1) / group_rows * group_rows;
+  const int64_t end = round_up(last, group_rows);
   RowsCopy copy(w, begin, end - begin, 0, memory);
   const auto* codes = static_cast<const uint32_t*>(w.data);
   for (int64_t n = begin; n < end; n += group_rows) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "ceil_div.h"
 #include "isa/float_buffer.h"
 #include "isa/load_store.h"
 #include "isa/vectors.h"

@@ -25,6 +25,7 @@
 
 #include <cstdint>
 
+#include "ceil_div.h"
 #include "types.h"
 
 namespace tinyllm {
@@ -114,7 +115,9 @@ struct XRange {
 
 // Pairs of numbers in a row of x that is packed for bfloat16 kernels. Its columns are rounded up to
 // whole steps of 32.
-[[gnu::always_inline]] inline int64_t packed_pairs(int columns) { return (columns + 31) / 32 * 16; }
+[[gnu::always_inline]] inline int64_t packed_pairs(int columns) {
+  return ceil_div(columns, 32) * 16;
+}
 
 // The results of one part: tokens (rows of x) times rows of w. The last ones are excluded.
 struct LinearRange {
@@ -123,8 +126,6 @@ struct LinearRange {
 
 #ifdef TINYLLM_ISA
 namespace TINYLLM_ISA {
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // The tokens of a part, in whole tiles, of a task with `part_rows`: all tokens, unless w has too few
 // rows for `parts` parts.
 inline int64_t divided_tokens(const LinearTask& t, int64_t parts) {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "ceil_div.h"
 #include "isa/load_store.h"
 #include "recurrent/scan.h"
 #include "recurrent/segments.h"
@@ -25,7 +26,7 @@ class DeltaScratch {
   static int64_t floats(const GatedDeltaTask& t) {
     const DeltaScratch sizes(t);
     return 2 * kSegmentTokens * (sizes.key_width + sizes.value_width + 1) +
-           kScanRows * sizes.key_width + rounded_up(states_size(t), W);
+           kScanRows * sizes.key_width + round_up(states_size(t), W);
   }
 
   int64_t key_width, value_width;
@@ -33,9 +34,7 @@ class DeltaScratch {
 
  private:
   explicit DeltaScratch(const GatedDeltaTask& t)
-      : key_width(rounded_up(t.key_dim, W)), value_width(rounded_up(t.value_dim, W)) {}
-
-  static int64_t rounded_up(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
+      : key_width(round_up(t.key_dim, W)), value_width(round_up(t.value_dim, W)) {}
 
   static int64_t states_size(const GatedDeltaTask& t) {
     return t.value_heads / t.key_heads * t.value_dim * t.key_dim;
@@ -43,7 +42,7 @@ class DeltaScratch {
 
   static float* take(float*& scratch, int64_t floats) {
     float* memory = scratch;
-    scratch += rounded_up(floats, W);
+    scratch += round_up(floats, W);
     return memory;
   }
 };

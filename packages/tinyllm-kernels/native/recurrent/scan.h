@@ -4,7 +4,7 @@
 // Four rows at once hide most of the latency of a step, and share the loads of keys and queries.
 #pragma once
 
-#include "isa/lanes.h"
+#include "isa/lane_sums.h"
 #include "isa/vectors.h"
 
 namespace tinyllm::TINYLLM_ISA {

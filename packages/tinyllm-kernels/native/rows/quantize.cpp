@@ -33,7 +33,7 @@ Bytes codes_of(Floats x, Affine affine, float max_code) {
   Floats codes = (x - affine.bias) / affine.scale;
   codes = codes > zero ? codes : zero;
   codes = codes < last ? codes : last;
-  codes = (codes + 12582912.0f) - 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer
+  codes = (codes + kRounder) - kRounder;
   return __builtin_convertvector(__builtin_convertvector(codes, Ints), Bytes);
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <new>
 
+#include "ceil_div.h"
 #include "runtime/arena.h"
 
 namespace tinyllm {
@@ -33,7 +34,7 @@ Aligned<T> aligned(int64_t count) {
   const size_t bytes = static_cast<size_t>(count) * sizeof(T);
 #if defined(TINYLLM_SEPARATE_ARRAYS)
   // `std::aligned_alloc` takes whole multiples of 64 bytes, and may return null for no bytes.
-  void* memory = std::aligned_alloc(64, bytes ? (bytes + 63) / 64 * 64 : 64);
+  void* memory = std::aligned_alloc(64, bytes ? round_up(bytes, 64) : 64);
   if (!memory) throw std::bad_alloc();
 #else
   void* memory = Arena::of_this_thread().allocate(bytes);

@@ -1,11 +1,11 @@
 #include "runtime/arena.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <new>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
+#include "ceil_div.h"
 
 namespace tinyllm {
 namespace {
@@ -22,8 +22,6 @@ struct alignas(kLine) Header {
   size_t previous;  // offset of the block before
   bool is_released;
 };
-
-size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 Header* header_at(char* memory, size_t offset) {
   return reinterpret_cast<Header*>(memory + offset);
@@ -81,9 +79,7 @@ void Arena::add_range(size_t bytes) {
   char* memory = static_cast<char*>(std::aligned_alloc(unit, size));
   if (!memory) throw std::bad_alloc();
   std::unique_ptr<char[], Free> owned(memory);
-#if defined(__linux__)
   if (unit == kHugePage) madvise(memory, size, MADV_HUGEPAGE);
-#endif
   ranges_.push_back({std::move(owned), size});
 }
 

@@ -1,5 +1,7 @@
 #include "runtime/cores.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -7,15 +9,10 @@
 #include <set>
 #include <thread>
 
-#if defined(__linux__)
-#include <sched.h>
-#endif
-
 namespace tinyllm {
 namespace {
 
 int cores_of_affinity() {
-#if defined(__linux__)
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) {
     std::vector<int> cpus;
@@ -24,7 +21,6 @@ int cores_of_affinity() {
     }
     return count_cores(cpus, "/sys/devices/system/cpu");
   }
-#endif
   return static_cast<int>(std::thread::hardware_concurrency());
 }
 

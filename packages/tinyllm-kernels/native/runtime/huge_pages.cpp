@@ -1,20 +1,16 @@
 #include "runtime/huge_pages.h"
 
+#include <sys/mman.h>
+
 #include <cstdint>
 #include <mutex>
 #include <unordered_map>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
+#include "ceil_div.h"
 
 namespace tinyllm {
-
 namespace {
 
-#if !defined(MADV_HUGEPAGE)
-constexpr int MADV_HUGEPAGE = 14;
-#endif
 #if !defined(MADV_COLLAPSE)
 constexpr int MADV_COLLAPSE = 25;  // Linux 6.1; the headers may be older than the system
 #endif
@@ -24,13 +20,10 @@ constexpr size_t kSmallest = 512 << 10;  // bytes that are worth a page of 2 MB
 
 // Gives advice about each page of 2 MB from `first` to `end`. Each has a call of its own, so that a page
 // that is only partly mapped is refused alone.
-void advise([[maybe_unused]] uintptr_t first, [[maybe_unused]] uintptr_t end,
-            [[maybe_unused]] int advice) {
-#if defined(__linux__)
+void advise(uintptr_t first, uintptr_t end, int advice) {
   for (uintptr_t page = first; page < end; page += kPage) {
     madvise(reinterpret_cast<void*>(page), kPage, advice);
   }
-#endif
 }
 
 }  // namespace
@@ -42,7 +35,7 @@ void use_huge_pages(const void* begin, size_t size) {
 
 void prepare_huge_pages(const void* begin, size_t size) {
   const uintptr_t first = reinterpret_cast<uintptr_t>(begin);
-  advise((first + kPage - 1) / kPage * kPage, (first + size) / kPage * kPage, MADV_HUGEPAGE);
+  advise(round_up(first, kPage), (first + size) / kPage * kPage, MADV_HUGEPAGE);
 }
 
 void use_huge_pages_once(const std::shared_ptr<void>& owner, const void* begin, size_t size) {

@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "ceil_div.h"
 #include "runtime/aligned.h"
 #include "runtime/thread_pool.h"
 
@@ -19,7 +20,7 @@ inline constexpr int64_t kMinNumbersPerChunk = 1 << 14;
 template <typename Work>
 void parallel_for(int64_t count, int64_t numbers, Work work) {
   const int64_t chunk = std::max<int64_t>(kMinNumbersPerChunk / std::max<int64_t>(numbers, 1), 1);
-  ThreadPool::shared().run((count + chunk - 1) / chunk, [&](int64_t part, int thread) {
+  ThreadPool::shared().run(ceil_div(count, chunk), [&](int64_t part, int thread) {
     const int64_t first = part * chunk, last = std::min(count, first + chunk);
     if constexpr (std::is_invocable_v<Work, int64_t, int64_t, int>) {
       work(first, last, thread);

@@ -12,10 +12,6 @@
 #include "runtime/cores.h"
 #include "runtime/float_mode.h"
 
-#if defined(__linux__)
-#include <sched.h>
-#endif
-
 namespace tinyllm {
 namespace {
 
@@ -36,14 +32,6 @@ void pause() {
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
   asm volatile("isb");
-#endif
-}
-
-int current_core() {
-#if defined(__linux__)
-  return sched_getcpu();
-#else
-  return -1;
 #endif
 }
 
@@ -133,7 +121,7 @@ void ThreadPool::worker_loop(int thread) {
   uint32_t task = 0;
   Prefetcher prefetcher;
   for (;;) {
-    states_[thread].core.store(current_core(), std::memory_order_relaxed);
+    states_[thread].core.store(sched_getcpu(), std::memory_order_relaxed);
     if (!enter(task, prefetcher)) continue;
     compute_parts(thread);
     prefetcher = Prefetcher(states_[thread].prefetch);
@@ -174,8 +162,7 @@ void ThreadPool::leave() {
 // changes threads in the order of their creation: the caller before the workers. A worker with a
 // mask of its own is left alone.
 void ThreadPool::move_workers_off_callers_core() {
-#if defined(__linux__)
-  const int core = current_core();
+  const int core = sched_getcpu();
   for (size_t i = 0; i < workers_.size(); ++i) {
     if (core < 0 || states_[i + 1].core.load(std::memory_order_relaxed) != core) continue;
     const pthread_t worker = workers_[i].native_handle();
@@ -195,7 +182,6 @@ void ThreadPool::move_workers_off_callers_core() {
     } while (!CPU_EQUAL(&allowed, &restored));
     states_[i + 1].core.store(-1, std::memory_order_relaxed);
   }
-#endif
 }
 
 void ThreadPool::compute_parts(int thread) {

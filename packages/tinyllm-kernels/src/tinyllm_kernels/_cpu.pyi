@@ -22,7 +22,7 @@ PageTableArrays = tuple[mx.array, mx.array, mx.array, mx.array, mx.array]
 StateTableArrays = tuple[mx.array, mx.array, mx.array]
 """cu_seqlens, load_slots and save_slots, all int32."""
 
-GroupStates = tuple[list[mx.array], list[StateTableArrays], list[int]]
+GroupStateArrays = tuple[list[mx.array], list[StateTableArrays], list[int]]
 """The arrays of all recurrent layers, the tables, and the index of the table of each layer."""
 
 class AttentionHandle:
@@ -105,7 +105,7 @@ def layers(
     caches: list[mx.array],
     offset: int,
     phase: Phase | None = None,
-    states: GroupStates = ...,
+    states: GroupStateArrays = ...,
 ) -> list[mx.array]: ...
 def paged_layers(
     x: mx.array,
@@ -115,7 +115,7 @@ def paged_layers(
     pages: PageTableArrays,
     window: int,
     phase: Phase | None = None,
-    states: GroupStates = ...,
+    states: GroupStateArrays = ...,
     without_tokens: bool = False,
 ) -> list[mx.array]: ...
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "attention/kv_rows.h"
+#include "ceil_div.h"
 #include "isa/tile_registers.h"
 #include "isa/transpose.h"
 
@@ -31,10 +32,6 @@ struct StepFeatures {
   __m512i rounded, remainders;
 };
 
-inline __m512i round_step(Floats first, Floats second) {
-  return bit_cast<__m512i>(_mm512_cvtne2ps_pbh(bit_cast<__m512>(second), bit_cast<__m512>(first)));
-}
-
 // The lanes of infinities and NaN.
 inline __mmask32 non_finite_lanes(__m512i bfloat16s) {
   const __m512i exponent = _mm512_set1_epi16(0x7f80);
@@ -53,13 +50,14 @@ StepFeatures load_step(const KeyValues& kv, const RowPointers& rows, int64_t n, 
     if (Rows::kScaled) affine = Rows::affine(kv, rows, n, kv.group_of(d));
     const Floats first = load_features<Rows>(rows.codes[n], d, affine);
     const Floats second = load_features<Rows>(rows.codes[n], d + W, affine);
-    const __m512i rounded = round_step(first, second);
+    const __m512i rounded = bit_cast<__m512i>(to_bfloat16_pairs(first, second));
     const __m256i low = _mm512_castsi512_si256(rounded);
     const __m256i high = _mm512_extracti64x4_epi64(rounded, 1);
     const auto as_floats = [](__m256i numbers) {
       return bit_cast<Floats>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(numbers), 16));
     };
-    const __m512i remainders = round_step(first - as_floats(low), second - as_floats(high));
+    const __m512i remainders =
+        bit_cast<__m512i>(to_bfloat16_pairs(first - as_floats(low), second - as_floats(high)));
     return {rounded, _mm512_maskz_mov_epi16(~non_finite_lanes(rounded), remainders)};
   }
 }
@@ -80,7 +78,7 @@ template <typename Rows>
 void pack_key_panels(const AttentionTask& t, const RowPointers& keys, int64_t count,
                      uint16_t* panels) {
   const int64_t plane = panel_numbers(t), planes = key_planes(t);
-  const int64_t padded = (count + kPanelKeys - 1) / kPanelKeys * kPanelKeys;
+  const int64_t padded = round_up(count, kPanelKeys);
   for (int64_t n = 0; n < padded; n += W) {
     uint16_t* panel = panels + n / kPanelKeys * planes * plane + n % kPanelKeys / W * kTileNumbers;
     for (int64_t d = 0; d < t.dim; d += kStepFeatures) {
@@ -119,7 +117,7 @@ void pack_value_panels(const AttentionTask& t, const RowPointers& values, int64_
   }
   std::memcpy(&first_half, indices[0], sizeof first_half);
   std::memcpy(&second_half, indices[1], sizeof second_half);
-  const int64_t padded = (count + kPanelKeys - 1) / kPanelKeys * kPanelKeys;
+  const int64_t padded = round_up(count, kPanelKeys);
   for (int64_t n = 0; n < padded; n += 2) {
     uint16_t* panel = panels + n / kPanelKeys * panel_numbers(t) + n % kPanelKeys * W;
     __mmask32 found = 0;

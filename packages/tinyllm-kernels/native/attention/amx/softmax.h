@@ -120,9 +120,9 @@ class BlockSoftmax {
     const Floats factor = splat(factor_);
     const Floats a = power_of_two(load(scores_ + column_) * factor - shift_);
     const Floats b = power_of_two(load(scores_ + column_ + W) * factor - shift_);
-    const auto weights = _mm512_cvtne2ps_pbh(bit_cast<__m512>(b), bit_cast<__m512>(a));
+    const Words weights = to_bfloat16_pairs(a, b);
     const auto ones = bit_cast<__m512bh>(_mm512_set1_epi16(0x3f80));
-    sum_ = _mm512_dpbf16_ps(sum_, weights, ones);
+    sum_ = _mm512_dpbf16_ps(sum_, bit_cast<__m512bh>(weights), ones);
     _mm512_store_si512(reinterpret_cast<uint16_t*>(scores_) + column_, bit_cast<__m512i>(weights));
     column_ += kPieceKeys;
     if (column_ < columns_) return;

@@ -7,6 +7,7 @@
 #include "attention/decode/codes.h"
 #include "attention/kv_rows.h"
 #include "attention/plan.h"
+#include "ceil_div.h"
 
 namespace tinyllm::TINYLLM_ISA {
 
@@ -15,13 +16,11 @@ inline constexpr int kLeastGroup = 32, kMostGroup = 256;
 static_assert(kMostGroup * kMaxInteger * 255 < 0x1p31);
 
 // Quantization groups of a row, at most.
-inline int64_t most_groups(const AttentionTask& t) {
-  return (t.dim + kLeastGroup - 1) / kLeastGroup;
-}
+inline int64_t most_groups(const AttentionTask& t) { return ceil_div(t.dim, kLeastGroup); }
 
 // Sets the numbers after `count` to zero, up to a whole vector.
 inline void zero_tail(float* numbers, int64_t count) {
-  std::fill(numbers + count, numbers + (count + W - 1) / W * W, 0.0f);
+  std::fill(numbers + count, numbers + round_up(count, W), 0.0f);
 }
 
 // The scales and biases of a batch of keys or values as floats.

@@ -9,7 +9,7 @@
 #include "attention/decode/stream.h"
 #include "attention/kv_rows.h"
 #include "attention/plan.h"
-#include "isa/lanes.h"
+#include "isa/lane_sums.h"
 
 namespace tinyllm::TINYLLM_ISA {
 

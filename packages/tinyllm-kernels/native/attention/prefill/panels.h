@@ -7,13 +7,6 @@
 
 namespace tinyllm::TINYLLM_ISA {
 
-#if defined(__AVX512BF16__)
-// Rounds 2 W floats to W pairs of consecutive bfloat16 numbers.
-inline Words to_pairs(Floats first, Floats second) {
-  return bit_cast<Words>(_mm512_cvtne2ps_pbh(bit_cast<__m512>(second), bit_cast<__m512>(first)));
-}
-#endif
-
 // W elements of row n from element d on: W features, or 2 W features in pairs.
 template <typename E, typename Rows>
 Words load_elements(const KeyValues& kv, const RowPointers& rows, int64_t n, int64_t d) {
@@ -28,7 +21,7 @@ Words load_elements(const KeyValues& kv, const RowPointers& rows, int64_t n, int
   } else if constexpr (std::is_same_v<Rows, DenseRows<BFloat16>>) {
     return load_words(rows.codes[n] + d * sizeof(BFloat16Pair));
   } else {  // rows that end within a vector were unpacked to floats
-    return to_pairs(features(2 * d), features(2 * d + W));
+    return to_bfloat16_pairs(features(2 * d), features(2 * d + W));
 #endif
   }
 }

@@ -8,6 +8,7 @@
 #include "attention/parts.h"
 #include "attention/prefill/products.h"
 #include "attention/query_rows.h"
+#include "ceil_div.h"
 
 namespace tinyllm::TINYLLM_ISA {
 
@@ -41,7 +42,7 @@ struct PrefillTile {
   // Floats of scratch memory.
   static int64_t scratch_floats(const AttentionTask& t) {
     const int64_t width = t.padded_dim();
-    const int64_t value_columns = (width + kPanelWidth - 1) / kPanelWidth * kPanelWidth;
+    const int64_t value_columns = round_up(width, kPanelWidth);
     return PartialResult::floats(kVectorQueryTileRows, width) +
            (kRowBatch + kVectorQueryTileRows + kPackedKeys) * width +
            2 * kRegisterRows * kPackedKeys + kPackedKeys * value_columns;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ceil_div.h"
 #include "runtime/parallel.h"
 
 namespace tinyllm {
@@ -10,9 +11,6 @@ namespace {
 
 // Columns that a product instruction of a matrix unit multiplies.
 constexpr int64_t kStepColumns = 32;
-
-// Kernels read whole vectors, of up to 16 floats, beyond the last group.
-constexpr int64_t kPadding = 16;
 
 }  // namespace
 
@@ -46,7 +44,7 @@ void Operand::set_unpacked_x(LinearTask& task) {
   task.x_unpacked = static_cast<const BFloat16*>(x_);
   task.x_stride = stride_;
   if (columns_ % kStepColumns == 0) return;
-  const int64_t stride = (columns_ + kStepColumns - 1) / kStepColumns * kStepColumns;
+  const int64_t stride = round_up(columns_, kStepColumns);
   if (!padded_) {
     padded_ = aligned<BFloat16>(rows_ * stride);
     for (int64_t row = 0; row < rows_; ++row) {
@@ -61,7 +59,7 @@ void Operand::set_unpacked_x(LinearTask& task) {
 
 const uint32_t* Operand::packed() {
   if (packed_) return packed_.get();
-  const int64_t count = (rows_ + kTokenTile - 1) / kTokenTile;
+  const int64_t count = ceil_div(rows_, kTokenTile);
   packed_ = aligned<uint32_t>(count * kTokenTile * kernels_.linear_packed_words(type_, columns_));
   parallel_for(count, kTokenTile * columns_, [&](int64_t first, int64_t last) {
     kernels_.linear_pack_x(x_, type_, rows_, columns_, first, last, packed_.get());
@@ -75,7 +73,7 @@ const float* Operand::floats() {
   const int64_t count = rows_ * columns_;
   floats_ = aligned<float>(count);
   constexpr int64_t kChunk = 1 << 16;  // numbers
-  ThreadPool::shared().run((count + kChunk - 1) / kChunk, [&](int64_t part, int) {
+  ThreadPool::shared().run(ceil_div(count, kChunk), [&](int64_t part, int) {
     const int64_t first = part * kChunk;
     const char* from = static_cast<const char*>(x_) + first * size_of(type_);
     kernels_.to_floats(from, type_, floats_.get() + first, std::min(kChunk, count - first));
@@ -88,7 +86,7 @@ const float* Operand::group_sums(int group) {
     if (known.group == group) return known.sums.get();
   }
   const int64_t columns = columns_, groups = columns_ / group;
-  GroupSums made{group, aligned<float>(rows_ * groups + kPadding)};
+  GroupSums made{group, aligned<float>(rows_ * groups)};
   const float* x = floats();
   parallel_for(rows_, columns, [&](int64_t first, int64_t last) {
     kernels_.group_sums(x + first * columns, (last - first) * groups, group,
@@ -103,14 +101,13 @@ const Operand::Quantized& Operand::quantized(LinearKernel kernel, const Weights&
   }
   const int64_t columns = columns_, groups = columns_ / w.group;
   const int64_t rows_per_tile = phase_ == Phase::prefill ? kTokenTile : 1;
-  const int64_t tiles = (rows_ + rows_per_tile - 1) / rows_per_tile;
-  const int64_t capacity = tiles * rows_per_tile;  // rows
+  const int64_t tiles = ceil_div(rows_, rows_per_tile);
   Quantized made{kernel,
                  w.group,
                  w.bits,
-                 aligned<float>(capacity * groups + kPadding),
-                 aligned<float>(capacity * groups + kPadding),
-                 aligned<int8_t>(2 * capacity * columns)};
+                 aligned<float>(rows_ * groups),
+                 aligned<float>(rows_ * groups),
+                 aligned<int8_t>(2 * rows_ * columns)};
   const QuantizedX to_all{made.integers.get(), made.scales.get(), made.sums.get(), rows_};
   // To quantize a number takes some four times as long as to read it.
   constexpr int64_t kCost = 4;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "ceil_div.h"
 #include "runtime/parallel.h"
 #include "runtime/product_order.h"
 
@@ -15,7 +16,7 @@ namespace {
 // of different products have about as many rows, so that all threads begin with as much work.
 int64_t wanted_parts(const Weights& w, int64_t rows) {
   const int64_t parts = kPartsPerThread * ThreadPool::shared().threads();
-  return (parts * w.rows + rows - 1) / rows;
+  return ceil_div(parts * w.rows, rows);
 }
 
 LinearTask task_of(const KernelTable& kernels, const Product& product, int64_t parts) {
@@ -127,7 +128,7 @@ class EpilogueCounters {
       : epilogue_(epilogue),
         groups_per_row_(task.w->rows / epilogue.width),
         part_tokens_(task.part_tokens),
-        columns_left_((task.tokens + part_tokens_ - 1) / part_tokens_ * groups_per_row_) {
+        columns_left_(ceil_div(task.tokens, part_tokens_) * groups_per_row_) {
     for (std::atomic<int64_t>& left : columns_left_) left.store(epilogue.width);
   }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "ceil_div.h"
 #include "layers/products/products.h"
 #include "runtime/parallel.h"
 
@@ -34,7 +35,7 @@ void decay_rates(const float* a_log, int64_t heads, float* rates) {
 
 void run_causal_conv(const KernelTable& kernels, const CausalConvTask& t) {
   constexpr int64_t kChannels = 256;  // of a part
-  const int64_t blocks = (t.channels + kChannels - 1) / kChannels;
+  const int64_t blocks = ceil_div(t.channels, kChannels);
   clear_unless_complete(t.slots, t.channels * size_of(t.type), t.y);
   Scratch scratch(kernels.causal_conv_scratch(t, kChannels));
   ThreadPool::shared().run(t.slots.sequences * blocks, [&](int64_t part, int thread) {

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "ceil_div.h"
 #include "matmul/bfloat16/amx_micro_kernel.h"
 #include "matmul/bfloat16/amx_packers.h"
 #include "matmul/linear.h"

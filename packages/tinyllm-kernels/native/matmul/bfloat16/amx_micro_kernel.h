@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ceil_div.h"
 #include "isa/tile_registers.h"
 #include "matmul/bfloat16/amx_packers.h"
 #include "matmul/bfloat16/amx_results.h"

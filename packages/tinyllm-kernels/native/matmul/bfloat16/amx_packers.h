@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "ceil_div.h"
 #include "matmul/bfloat16/amx_weight_tiles.h"
 
 namespace tinyllm::TINYLLM_ISA {
@@ -122,8 +123,7 @@ class PlainPacker {
  public:
   // See CodePacker.
   PlainPacker(const TileOfRows (&tiles)[2], PanelTiles panel, float* memory, int64_t panel_rows)
-      : panel_rows_(panel_rows),
-        left_(panel, (tiles[0].w->columns + kStepColumns - 1) / kStepColumns) {
+      : panel_rows_(panel_rows), left_(panel, ceil_div(tiles[0].w->columns, kStepColumns)) {
     for (int i = 0; i < 2; ++i) {
       const auto& [w, first, rows] = tiles[i];
       tiles_[i] = {*w, first, rows};

@@ -69,8 +69,7 @@ class AmxResults {
         first += load_some(residual_, masks_[0]), second += load_some(residual_ + W, masks_[1]);
         residual_ += residual_stride_;
       }
-      const __m512i both =
-          bit_cast<__m512i>(_mm512_cvtne2ps_pbh(bit_cast<__m512>(second), bit_cast<__m512>(first)));
+      const __m512i both = bit_cast<__m512i>(to_bfloat16_pairs(first, second));
       _mm512_mask_storeu_epi16(y_, masks_[0] | static_cast<__mmask32>(masks_[1]) << W, both);
     }
     sums_ += kSumColumns;

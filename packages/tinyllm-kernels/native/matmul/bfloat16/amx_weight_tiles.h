@@ -205,8 +205,7 @@ Words step_of_row(const Weights& w, int64_t n, int k) {
         }
       }
     }
-    pairs = bit_cast<Words>(
-        _mm512_cvtne2ps_pbh(bit_cast<__m512>(vectors[1]), bit_cast<__m512>(vectors[0])));
+    pairs = to_bfloat16_pairs(vectors[0], vectors[1]);
   }
   return pairs;
 }

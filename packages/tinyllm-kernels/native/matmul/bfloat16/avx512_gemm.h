@@ -15,6 +15,7 @@
 
 #include <algorithm>
 
+#include "ceil_div.h"
 #include "matmul/bfloat16/avx512_panel.h"
 #include "matmul/linear.h"
 #include "matmul/store.h"

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "ceil_div.h"
 #include "isa/transpose.h"
 #include "matmul/bfloat16/round.h"
 #include "matmul/integer/words.h"
@@ -39,9 +40,8 @@ inline Words rounded_pairs(Floats first, Floats second) {
   using Indices [[gnu::vector_size(sizeof(Words))]] = uint16_t;
   constexpr Indices kInterleaved = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                    8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  const __m512bh both = _mm512_cvtne2ps_pbh(bit_cast<__m512>(second), bit_cast<__m512>(first));
-  return bit_cast<Words>(
-      _mm512_permutexvar_epi16(bit_cast<__m512i>(kInterleaved), bit_cast<__m512i>(both)));
+  return bit_cast<Words>(_mm512_permutexvar_epi16(
+      bit_cast<__m512i>(kInterleaved), bit_cast<__m512i>(to_bfloat16_pairs(first, second))));
 }
 
 // Pair `index` of a word of codes of each row.

@@ -10,8 +10,8 @@
 
 #include <algorithm>
 
-#include "isa/lanes.h"
-#include "isa/unroll.h"
+#include "isa/lane_sums.h"
+#include "isa/with_constant.h"
 #include "matmul/linear.h"
 #include "matmul/store.h"
 #include "runtime/prefetch_distances.h"

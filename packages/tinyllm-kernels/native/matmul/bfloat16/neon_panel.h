@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "ceil_div.h"
 #include "matmul/bfloat16/round.h"
 
 namespace tinyllm::TINYLLM_ISA {
@@ -20,9 +21,7 @@ inline constexpr int kDotLength = 4;
 inline constexpr int kSmallPanelRows = 16;
 
 // Pairs of numbers in a row, rounded up to whole dot products.
-inline int64_t row_pairs(int columns) {
-  return (columns + kDotLength - 1) / kDotLength * (kDotLength / 2);
-}
+inline int64_t row_pairs(int columns) { return ceil_div(columns, kDotLength) * (kDotLength / 2); }
 
 // Numbers from a row of a packed panel to the next.
 inline int64_t panel_stride(int columns) { return 2 * row_pairs(columns) + kRowPadding; }

@@ -1,6 +1,7 @@
 // Prefetching of the next weights during products in float32.
 #pragma once
 
+#include "ceil_div.h"
 #include "matmul/formats.h"
 #include "matmul/linear.h"
 

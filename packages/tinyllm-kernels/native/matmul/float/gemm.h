@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "ceil_div.h"
 #include "isa/transpose.h"
 #include "matmul/float/block_prefetch.h"
 #include "matmul/formats.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "isa/unroll.h"
+#include "isa/with_constant.h"
 #include "matmul/formats.h"
 #include "matmul/linear.h"
 #include "matmul/store.h"

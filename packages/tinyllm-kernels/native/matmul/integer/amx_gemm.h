@@ -14,10 +14,11 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "ceil_div.h"
 #include "isa/load_store.h"
 #include "isa/tile_registers.h"
-#include "isa/unroll.h"
 #include "isa/vectors.h"
+#include "isa/with_constant.h"
 #include "matmul/integer/quantize_x.h"
 #include "matmul/interleave.h"
 #include "matmul/linear.h"

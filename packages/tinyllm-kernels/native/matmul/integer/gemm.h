@@ -11,7 +11,7 @@
 
 #if defined(TINYLLM_INTEGER_GEMM)
 
-#include "isa/unroll.h"
+#include "isa/with_constant.h"
 
 namespace tinyllm::TINYLLM_ISA {
 

@@ -8,8 +8,8 @@
 #include <algorithm>
 
 #include "isa/load_store.h"
-#include "isa/unroll.h"
 #include "isa/vectors.h"
+#include "isa/with_constant.h"
 #include "matmul/integer/prefetch_codes.h"
 #include "matmul/integer/quantize_x.h"
 #include "matmul/interleave.h"

@@ -12,7 +12,7 @@
 
 #include <algorithm>
 
-#include "isa/lanes.h"
+#include "isa/lane_sums.h"
 #include "isa/tile_registers.h"
 #include "matmul/integer/words.h"
 #include "matmul/linear.h"
@@ -45,10 +45,9 @@ inline float inverse_scale(float largest, float steps) {
   return largest > 1e-34f ? steps / largest : 0;
 }
 
-// Quantizes W numbers. Adding 1.5 * 2^23 rounds to an integer, which is then in the lower bits of
-// the sum.
+// The integers next to x times `inverse`.
 inline Ints quantized(Floats x, float inverse) {
-  return bit_cast<Ints>(x * inverse + 12582912.0f) - 0x4b400000;
+  return bit_cast<Ints>(x * inverse + kRounder) - __builtin_bit_cast(int32_t, kRounder);
 }
 
 // Quantizes a group to integers of up to `steps`. Calls `store(a, b, i)` with 2 W integers, those

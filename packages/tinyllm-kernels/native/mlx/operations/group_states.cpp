@@ -52,8 +52,9 @@ void check_states(const mx::array& x, const std::vector<LayerHandle>& layers,
   }
 }
 
-GroupStates::GroupStates(std::vector<int> table_of_layer, const std::vector<mx::array>& inputs,
-                         std::vector<mx::array>& outputs)
+GroupStateInputs::GroupStateInputs(std::vector<int> table_of_layer,
+                                   const std::vector<mx::array>& inputs,
+                                   std::vector<mx::array>& outputs)
     : table_of_layer_(std::move(table_of_layer)) {
   for (size_t i = outputs.size() - kArraysOfState * table_of_layer_.size(); i < outputs.size(); ++i) {
     states_.emplace_back(inputs[i], outputs[i]);
@@ -62,8 +63,8 @@ GroupStates::GroupStates(std::vector<int> table_of_layer, const std::vector<mx::
   for (size_t i = first; i < inputs.size(); i += kArraysOfTable) tables_.emplace_back(inputs, i);
 }
 
-void GroupStates::run(const KernelTable& kernels, const DeltaNetHandle& layer, size_t index,
-                      const Rows& rows, char* y, Copies& copies) const {
+void GroupStateInputs::run(const KernelTable& kernels, const DeltaNetHandle& layer, size_t index,
+                           const Rows& rows, char* y, Copies& copies) const {
   const DonatedInput &conv = states_[kArraysOfState * index],
                      &state = states_[kArraysOfState * index + 1];
   const StateTableInputs& table = tables_[table_of_layer_[index]];

@@ -20,10 +20,10 @@ void check_states(const mlx::core::array& x, const std::vector<LayerHandle>& lay
 
 // The states as donated inputs. A primitive has the arrays of all states after its other donated
 // inputs, and the state tables after all inputs.
-class GroupStates {
+class GroupStateInputs {
  public:
-  GroupStates(std::vector<int> table_of_layer, const std::vector<mlx::core::array>& inputs,
-              std::vector<mlx::core::array>& outputs);
+  GroupStateInputs(std::vector<int> table_of_layer, const std::vector<mlx::core::array>& inputs,
+                   std::vector<mlx::core::array>& outputs);
 
   // Runs the first half of the recurrent layer with index `index`.
   void run(const KernelTable& kernels, const DeltaNetHandle& layer, size_t index, const Rows& rows,

@@ -32,7 +32,7 @@ class Layers : public CpuPrimitives {
     const bool without_tokens = offset_ == 0;
     CacheMemory caches = lent_ ? lent_->memory(inputs, without_tokens)
                                : donate(inputs, outputs, count, without_tokens);
-    GroupStates states(table_of_layer_, inputs, outputs);
+    GroupStateInputs states(table_of_layer_, inputs, outputs);
     dispatch(outputs,
              [&kernels = kernels_, layers = layers_, offset = offset_, y, x = Input(inputs[0]),
               lent = lent_, caches = std::move(caches), states = std::move(states), phase = phase_,

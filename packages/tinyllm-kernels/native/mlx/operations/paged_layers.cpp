@@ -58,7 +58,7 @@ class PagedLayers : public CpuPrimitives {
     const size_t count = outputs.size() - 1 - 2 * table_of_layer_.size();
     CacheMemory caches = lent_ ? lent_->memory(inputs, without_tokens_)
                                : donate(inputs, outputs, count, without_tokens_);
-    GroupStates states(table_of_layer_, inputs, outputs);
+    GroupStateInputs states(table_of_layer_, inputs, outputs);
     // The arrays of the page table are the last inputs, except for those of state tables.
     const auto table = lent_ ? inputs.end() - 5 : inputs.begin() + outputs.size();
     dispatch(outputs, [&kernels = kernels_, layers = layers_, x = Input(inputs[0]), lent = lent_,

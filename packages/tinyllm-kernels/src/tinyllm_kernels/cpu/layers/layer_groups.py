@@ -196,7 +196,7 @@ class GroupStates:
                 self._tables.append(table)
             self._table_of_layer.append(known[0] if known else len(self._tables) - 1)
 
-    def native(self) -> "native.GroupStates":
+    def native(self) -> "native.GroupStateArrays":
         """Return the arguments of the extension, and drop the references to the slots."""
         arrays, self._arrays = self._arrays, []
         return arrays, [state_table_arrays(table) for table in self._tables], self._table_of_layer
