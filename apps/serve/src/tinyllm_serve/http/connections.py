@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import h11
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -43,8 +44,9 @@ MAX_HEADERS = 128
 """The most headers of a request. SDKs and proxies send some 40."""
 
 RECEIVED_BYTES = 16384
-"""Bytes that are parsed at a time. One read of a socket has up to 262,144 bytes. h11 limits only
-incomplete trailers, and would accept complete ones of that length."""
+"""Bytes that are read and parsed at a time, and that may follow a request in progress. By default
+asyncio reads 262,144 bytes. h11 limits only incomplete trailers, and would accept complete ones of
+that length. uvicorn stops reading when more than 65,536 bytes of a body wait."""
 
 FREE_CHUNKS = 512
 """Chunks of any length that a body may have. A chunk takes 5 microseconds of the event loop."""
@@ -234,6 +236,34 @@ class _LimitedParser(h11.Connection):
         return super().send_with_data_passthrough(event)
 
 
+class _LimitedReading(FlowControl):
+    """Flow control that stops reading while `RECEIVED_BYTES` follow a request in progress.
+
+    uvicorn stops reading at the first of these bytes, and reads again whenever the application
+    waits for the end of the connection. Here reading goes on, so that this end is noticed.
+    """
+
+    def __init__(self, transport: asyncio.Transport, parser: h11.Connection) -> None:
+        super().__init__(transport)
+        self._parser = parser
+
+    def pause_reading(self) -> None:
+        """Stop reading, unless few bytes follow the request in progress."""
+        if self._parser.their_state is not h11.DONE or self._is_full:
+            super().pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again, unless many bytes follow the request in progress."""
+        if not self._is_full:
+            super().resume_reading()
+
+    @property
+    def _is_full(self) -> bool:
+        """True if the bytes after the request in progress have reached their limit."""
+        following, _ = self._parser.trailing_data
+        return self._parser.their_state is h11.DONE and len(following) >= RECEIVED_BYTES
+
+
 class LimitedProtocol(H11Protocol):
     """uvicorn's HTTP/1.1 connection, with the times that `Connections` checks.
 
@@ -264,8 +294,11 @@ class LimitedProtocol(H11Protocol):
         self.conn = _LimitedParser()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count the connection."""
+        """Count the connection, and limit the bytes that one read returns."""
+        if hasattr(transport, "max_size"):  # asyncio's transports have it, those of uvloop do not
+            transport.max_size = RECEIVED_BYTES
         super().connection_made(cast(asyncio.Transport, transport))
+        self.flow = _LimitedReading(self.transport, self.conn)
         self.waiting_since = self.quiet_since = self.loop.time()
         self.connections_of_server.add(self)
 
@@ -299,6 +332,7 @@ class LimitedProtocol(H11Protocol):
         if self.transport.is_closing():  # only the client can hold up the close
             self.blocked_since = self.loop.time()
         super().on_response_complete()
+        self.flow.resume_reading()  # the parser has taken bytes since uvicorn has tried to
         if not self.cycle.response_complete:
             self.waiting_since = None
 
