@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from email.message import Message as MediaType
 from functools import partial
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -29,15 +29,20 @@ A conversation that fits the context has fewer values than tokens. The rest is f
 as token lists, and for fields that are not a part of the prompt.
 """
 
-SHORT_BODY = 1 << 16
-"""The most bytes of a body that the event loop parses itself, in about a millisecond. Longer bodies
-are parsed in a thread, one at a time, so that the memory of parsing does not add up."""
+TINY_BODY = 1 << 12
+"""The most bytes of a body that the event loop parses itself, in 2 ms at most."""
 
-_worker = ThreadPoolExecutor(1, thread_name_prefix="body")
+SHORT_BODY = 1 << 16
+"""The most bytes of a body that is parsed in the thread for short bodies, in 50 ms at most."""
+
+_short_bodies = ThreadPoolExecutor(1, thread_name_prefix="short-body")
+_long_bodies = ThreadPoolExecutor(1, thread_name_prefix="long-body")
+"""One long body is parsed at a time, so that the memory of parsing does not add up. It takes 0.7 s,
+for which short bodies do not wait."""
 
 
 class BodyRoute(APIRoute):
-    """A route whose body is bounded in structure, and validated in a thread if it is long.
+    """A route whose body is bounded in structure, and validated in a thread unless it is tiny.
 
     Requests are refused before and after the body is read, unless the model is ready. The endpoint
     is cancelled if the client disconnects.
@@ -84,10 +89,15 @@ async def read_body(request: Request) -> bytearray:
     return body
 
 
-async def in_turn(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return `work(*args, **kwargs)`, computed in the thread that parses long bodies."""
+async def process_body(
+    work: Callable[Concatenate[bytearray, P], T], body: bytearray, *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Return `work(body, *args, **kwargs)`, computed in a thread unless the body is tiny."""
+    if len(body) <= TINY_BODY:
+        return work(body, *args, **kwargs)
+    executor = _short_bodies if len(body) <= SHORT_BODY else _long_bodies
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_worker, partial(work, *args, **kwargs))
+    return await loop.run_in_executor(executor, partial(work, body, *args, **kwargs))
 
 
 async def _read(
@@ -104,9 +114,7 @@ async def _read(
         body = await read_body(request)
     except ClientDisconnect:
         raise client_closed_request() from None
-    if len(body) <= SHORT_BODY:
-        return _parse(body, bounds, validate)
-    return await in_turn(_parse, body, bounds, validate)
+    return await process_body(_parse, body, bounds, validate)
 
 
 def _parse(body: bytearray, bounds: JsonBounds, validate: Callable[[object], object]) -> object:

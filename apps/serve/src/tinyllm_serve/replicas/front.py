@@ -20,7 +20,7 @@ from tinyllm_cli.messages import notice
 from tinyllm_serve.application import add_error_handlers, add_middleware
 from tinyllm_serve.clients import Client
 from tinyllm_serve.errors import ServeError
-from tinyllm_serve.http.body import in_turn, read_body
+from tinyllm_serve.http.body import process_body, read_body
 from tinyllm_serve.http.body_limit import release_body
 from tinyllm_serve.http.disconnect import cancel, disconnected
 from tinyllm_serve.http.errors import RETRY_AFTER_UNAVAILABLE, ApiError
@@ -128,7 +128,7 @@ class Front:
             tuple(scope["headers"]),
             body,
             scope["state"].get("client", Client()),  # open paths have none
-            await in_turn(prefix_hashes, body, self._stride),
+            await process_body(prefix_hashes, body, self._stride),
             scope["state"]["request_id"],
         )
 
