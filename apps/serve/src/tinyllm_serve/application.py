@@ -6,11 +6,10 @@ from dataclasses import replace
 from fastapi import FastAPI, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.routing import Match, Mount
+from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 from tinyllm_engine import EngineClosedError, EngineFullError, GrammarLimitError, RequestError
 from tinyllm_qwen import TemplateError
@@ -27,6 +26,7 @@ from tinyllm_serve.protocol.chat import ChatRequest
 from tinyllm_serve.protocol.completions import CompletionRequest
 from tinyllm_serve.protocol.responses import ResponseRequest
 from tinyllm_serve.routes import (
+    api_page,
     chat,
     completions,
     embeddings,
@@ -72,7 +72,7 @@ _FIELDS = {name for body in _BODIES for name in (*body.model_fields, *body.unsup
 
 _MODEL_ROUTES = (chat, completions, embeddings, responses, messages, models, tokenize)
 _PROTECTED = (*(routes.router for routes in _MODEL_ROUTES), health.metrics_router)
-_OPEN = (health.router, page.router)
+_OPEN = (health.router, page.router, api_page.router)
 _ROUTES = [route for router in (*_PROTECTED, *_OPEN) for route in router.routes]
 
 
@@ -84,7 +84,8 @@ def make_application(service: Service) -> ASGIApp:
 
 def make_endpoints(service: Service) -> ASGIApp:
     """Make the endpoints of a service."""
-    app: FastAPI = FastAPIOffline(
+    app = FastAPI(
+        docs_url=None,  # `api_page` has a page that needs no network
         redoc_url=None,
         title="tinyllm",
         description="Qwen models behind OpenAI's and Anthropic's APIs.",
@@ -174,8 +175,7 @@ def _no_path(request: Request) -> str:
     }
     for right, remedy in bases.items():
         scope = {**request.scope, "path": right}
-        routes = (route for route in request.app.routes if not isinstance(route, Mount))
-        found = any(route.matches(scope)[0] != Match.NONE for route in routes)
+        found = any(route.matches(scope)[0] != Match.NONE for route in request.app.routes)
         if found and right != path and right.startswith("/v1/"):
             return f"expected the path {right}, got {path}: {remedy}"
     return f"no endpoint has the path {path[:200]!r}: /docs lists all of them"

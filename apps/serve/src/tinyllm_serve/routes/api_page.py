@@ -1,0 +1,50 @@
+"""GET /docs: a page that describes the API, and its files, which need no network."""
+
+from functools import cache
+from importlib.resources import files
+
+from fastapi import APIRouter
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import Response
+from starlette.requests import Request
+
+from tinyllm_serve.http.errors import ApiError
+from tinyllm_serve.http.pieces import PiecesResponse
+
+FOLDER = "/static-offline-docs"
+TYPES = {
+    "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
+    "swagger-ui.css": "text/css; charset=utf-8",
+    "favicon.png": "image/png",
+}
+HEADERS = {"Cache-Control": "max-age=3600"}
+"""The files change with the package that has them. The script has 1.5 MB."""
+
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/docs")
+async def docs(request: Request) -> Response:
+    """Return the page."""
+    return get_swagger_ui_html(
+        openapi_url=request.app.openapi_url,
+        title=f"{request.app.title} - Swagger UI",
+        swagger_js_url=f"{FOLDER}/swagger-ui-bundle.js",
+        swagger_css_url=f"{FOLDER}/swagger-ui.css",
+        swagger_favicon_url=f"{FOLDER}/favicon.png",
+    )
+
+
+@router.get(f"{FOLDER}/{{name}}")
+async def file(name: str) -> Response:
+    """Return a file of the page."""
+    if name not in TYPES:
+        raise ApiError(404, f"the page has no file {name[:200]!r}")
+    return PiecesResponse(_content(name), TYPES[name], HEADERS)
+
+
+@cache
+def _content(name: str) -> bytes:
+    """Read a file once, so that a response holds no file open while the client reads it."""
+    return (files("fastapi_offline") / "static" / name).read_bytes()
