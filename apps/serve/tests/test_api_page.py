@@ -1,6 +1,8 @@
 """The page that describes the API, and its files."""
 
+import asyncio
 import socket
+import threading
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -8,10 +10,14 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
+from tinyllm_serve.application import make_endpoints
 from tinyllm_serve.routes.api_page import FOLDER, TYPES
+from tinyllm_serve.service import Service
+from tinyllm_serve.settings import Settings
 from tinyllm_serve.testing import Server
 
 SCRIPT = f"{FOLDER}/swagger-ui-bundle.js"
@@ -40,6 +46,29 @@ def test_files_are_whole(pico: Server, name: str) -> None:
 def test_other_files_are_not_found(pico: Server) -> None:
     for name in ("x", "..%2Fcore.py", "%2e%2e/core.py", "x/y"):
         assert httpx.get(f"{pico.url}{FOLDER}/{name}").status_code == 404
+
+
+def test_the_openapi_document_is_built_once_outside_of_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads, build = list[threading.Thread](), FastAPI.openapi
+
+    def noted(app: FastAPI) -> dict[str, object]:
+        threads.append(threading.current_thread())
+        return build(app)
+
+    async def get_twice() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(make_endpoints(Service(Settings())))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            gets = (client.get("/openapi.json") for _ in range(2))
+            return await asyncio.gather(*gets)
+
+    monkeypatch.setattr(FastAPI, "openapi", noted)
+    first, second = asyncio.run(get_twice())
+    assert first.json() == second.json()
+    assert "/v1/chat/completions" in first.json()["paths"]
+    (thread,) = threads
+    assert thread is not threading.main_thread()
 
 
 def open_scripts(server: Server) -> list[Path]:

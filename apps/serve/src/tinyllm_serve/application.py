@@ -85,8 +85,7 @@ def make_application(service: Service) -> ASGIApp:
 def make_endpoints(service: Service) -> ASGIApp:
     """Make the endpoints of a service."""
     app = FastAPI(
-        docs_url=None,  # `api_page` has a page that needs no network
-        redoc_url=None,
+        openapi_url=None,  # `api_page` has the document, and a page that needs no network
         title="tinyllm",
         description="Qwen models behind OpenAI's and Anthropic's APIs.",
         responses={"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}},
@@ -98,6 +97,7 @@ def make_endpoints(service: Service) -> ASGIApp:
     for router in _OPEN:
         app.include_router(router)
     app.state.served = service
+    app.state.api_document = api_page.ApiDocument(app)
     add_error_handlers(app)
 
     async def count_requests(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,16 +1,19 @@
 """GET /docs: a page that describes the API, and its files, which need no network."""
 
+import asyncio
 from functools import cache
 from importlib.resources import files
 
-from fastapi import APIRouter
+from fastapi import APIRouter, FastAPI
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import Response
 from starlette.requests import Request
 
 from tinyllm_serve.http.errors import ApiError
+from tinyllm_serve.http.json_text import json_bytes
 from tinyllm_serve.http.pieces import PiecesResponse
 
+DOCUMENT = "/openapi.json"
 FOLDER = "/static-offline-docs"
 TYPES = {
     "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
@@ -21,6 +24,26 @@ HEADERS = {"Cache-Control": "max-age=3600"}
 """The files change with the package that has them. The script has 1.5 MB."""
 
 
+class ApiDocument:
+    """The OpenAPI document of an application, which the first request for it builds."""
+
+    def __init__(self, app: FastAPI) -> None:
+        """Build nothing yet."""
+        self._app = app
+        self._lock = asyncio.Lock()
+        self._content: bytes | None = None
+
+    async def content(self) -> bytes:
+        """Return the document as JSON, built in a thread, because that takes 0.5 s."""
+        async with self._lock:
+            if self._content is None:
+                self._content = await asyncio.to_thread(self._build)
+            return self._content
+
+    def _build(self) -> bytes:
+        return json_bytes(self._app.openapi())
+
+
 router = APIRouter(include_in_schema=False)
 
 
@@ -28,12 +51,19 @@ router = APIRouter(include_in_schema=False)
 async def docs(request: Request) -> Response:
     """Return the page."""
     return get_swagger_ui_html(
-        openapi_url=request.app.openapi_url,
+        openapi_url=DOCUMENT,
         title=f"{request.app.title} - Swagger UI",
         swagger_js_url=f"{FOLDER}/swagger-ui-bundle.js",
         swagger_css_url=f"{FOLDER}/swagger-ui.css",
         swagger_favicon_url=f"{FOLDER}/favicon.png",
     )
+
+
+@router.get(DOCUMENT)
+async def document(request: Request) -> Response:
+    """Return the OpenAPI document."""
+    api_document: ApiDocument = request.app.state.api_document
+    return PiecesResponse(await api_document.content(), "application/json", {})
 
 
 @router.get(f"{FOLDER}/{{name}}")
