@@ -24,7 +24,6 @@ from tinyllm_serve.generation.parts import (
     ToolCall,
 )
 from tinyllm_serve.http.api_key import client_of
-from tinyllm_serve.http.body_limit import release_body
 from tinyllm_serve.http.disconnect import cancel
 from tinyllm_serve.http.errors import ApiError, renamed_fields
 from tinyllm_serve.http.request_log import log_fields
@@ -145,7 +144,7 @@ class Generation:
         prompt_logprobs: bool = False,
         one_call: bool = False,
     ) -> None:
-        """Prepare `body.choices` answers to each prompt.
+        """Prepare `body.choices` answers to each prompt. The body is not kept.
 
         `max_tokens` is the limit in the request. Without it an answer has at most `default_tokens`,
         or fewer if the context or the pages hold fewer beside its prompt. If both are None, a
@@ -160,8 +159,8 @@ class Generation:
             ApiError: if a request can never be served.
         """
         self._service = service
-        self._body = body
-        release_body(request.scope)
+        self._choices = body.choices
+        self._field_names = body.field_names
         self._log = log_fields(request)
         self._client = client = client_of(request)
         _check_client_limits(service, body, len(prompts), client)
@@ -215,7 +214,7 @@ class Generation:
         return UsageBody.of(
             [answer.usage for answer in self.answers],
             sum(answer.reasoning_tokens for answer in self.answers),
-            choices=self._body.choices,
+            choices=self._choices,
         )
 
     def tokens(self) -> AsyncGenerator[AnswerToken, None]:
@@ -244,7 +243,7 @@ class Generation:
         start = latest = time.perf_counter()
         latency = metrics.time_to_first_token
         try:
-            with renamed_fields(self._body.field_names):
+            with renamed_fields(self._field_names):
                 engine, rate_limiter = self._service.engine, self._service.rate_limiter
                 async with (
                     rate_limiter.acquire(self._client, refuses=False),

@@ -9,12 +9,13 @@ from typing import Annotated, Any, Concatenate, ParamSpec, TypeVar
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
+from tinyllm_serve.http.body_limit import release_body
 from tinyllm_serve.http.disconnect import client_closed_request, while_connected
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.json_structure import JsonBounds, StructureError
@@ -87,6 +88,23 @@ async def read_body(request: Request) -> bytearray:
     async for chunk in request.stream():
         body += chunk
     return body
+
+
+def clear_body(body: BaseModel) -> None:
+    """Remove all fields of a validated body, before a long wait in which they are not used.
+
+    FastAPI keeps the body until the answer has ended, which may take minutes.
+    """
+    vars(body).clear()
+    body.model_fields_set.clear()
+    if body.model_extra is not None:
+        body.model_extra.clear()
+
+
+def discard_body(request: Request, body: BaseModel) -> None:
+    """Remove all fields of a validated body, and return the memory that is counted for it."""
+    clear_body(body)
+    release_body(request.scope)
 
 
 async def process_body(

@@ -28,7 +28,7 @@ from tinyllm_serve.generation.parts import (
 from tinyllm_serve.generation.prompt import Prompt
 from tinyllm_serve.generation.threads import run_in_thread
 from tinyllm_serve.http.api_key import client_of
-from tinyllm_serve.http.body import BodyRoute
+from tinyllm_serve.http.body import BodyRoute, discard_body
 from tinyllm_serve.http.json_text import JsonObject, json_bytes, with_choices
 from tinyllm_serve.http.request_log import log_fields
 from tinyllm_serve.http.sse import STREAM_RESPONSE, EventStream
@@ -56,7 +56,9 @@ async def chat_completions(body: ChatRequest, request: Request, service: ModelSe
     log["images_left_out"] = body.images_left_out or None
     generation = await start_chat(service, body, request)
     completion = ChatCompletion(service, body, generation)
-    if body.stream:
+    stream = body.stream
+    discard_body(request, body)
+    if stream:
         return EventStream(completion.events(), service.settings.sse_keep_alive)
     await generation.finish()
     text = await asyncio.to_thread(completion.json)
@@ -74,7 +76,6 @@ async def start_chat(service: Service, body: ChatRequest, request: Request) -> G
     client = client_of(request)
     # In a thread, so that other streams continue while long texts are rendered.
     prompt, grammar = await run_in_thread(service.rate_limiter, client, _prepare, service, body)
-    body.messages.clear()  # FastAPI keeps the body until the answer has ended
     functions = FunctionSchemas(
         {tool.function.name: tool.function.parameters or {} for tool in body.offered_tools}
     )
@@ -125,9 +126,11 @@ class ChatCompletion:
     """Converts answers to OpenAI's objects. Call either `events` or `json`, once."""
 
     def __init__(self, service: Service, body: ChatRequest, generation: Generation) -> None:
-        """Prepare the objects of a generation."""
+        """Prepare the objects of a generation. The body is not kept."""
         self._service = service
-        self._body = body
+        self._logprobs = bool(body.logprobs)
+        self._include_usage = body.include_usage
+        self._usage_in_chunks = body.usage_in_chunks
         self._generation = generation
         self._id = f"chatcmpl-{token_hex(12)}"
         self._created = int(time.time())
@@ -155,12 +158,12 @@ class ChatCompletion:
                     if not isinstance(part, CallEnd):
                         yield self._chunk(index, _delta(part, calls[index] - 1))
                 logprobs: JsonObject | None = None
-                if self._body.logprobs:
+                if self._logprobs:
                     chosen = _chosen(token.output, self._service.tokenizer)
                     logprobs = {"content": [chosen], "refusal": None}
                 if logprobs or token.finish_reason:
                     yield self._chunk(index, {}, logprobs, token.finish_reason)
-        if self._body.include_usage:
+        if self._include_usage:
             usage = self._generation.usage.model_dump()
             yield {**self._chunk_fields, "choices": [], "usage": usage}
 
@@ -183,7 +186,7 @@ class ChatCompletion:
             logprobs=None,
             finish_reason=answer.finish_reason or "stop",
         )
-        if not self._body.logprobs:
+        if not self._logprobs:
             return choice.model_dump_json().encode()
         fields = choice.model_dump_json(exclude={"logprobs"}).encode()[:-1]
         tokens = [json_bytes(_chosen(each, self._service.tokenizer)) for each in answer.outputs]
@@ -204,7 +207,7 @@ class ChatCompletion:
             "finish_reason": finish_reason,
         }
         counts: JsonObject = {}
-        if self._body.usage_in_chunks:
+        if self._usage_in_chunks:
             counts["usage"] = self._generation.usage.model_dump()
         return {**self._chunk_fields, **counts, "choices": [choice]}
 

@@ -20,7 +20,7 @@ from tinyllm_serve.generation.parts import Content
 from tinyllm_serve.generation.prompt import length_errors, token_lists
 from tinyllm_serve.generation.threads import run_in_thread
 from tinyllm_serve.http.api_key import client_of
-from tinyllm_serve.http.body import BodyRoute
+from tinyllm_serve.http.body import BodyRoute, discard_body
 from tinyllm_serve.http.json_text import JsonObject, with_choices
 from tinyllm_serve.http.request_log import log_fields
 from tinyllm_serve.http.sse import STREAM_RESPONSE, EventStream
@@ -50,7 +50,6 @@ async def completions(body: CompletionRequest, request: Request, service: ModelS
     prompts, echoes, grammar = await run_in_thread(
         service.rate_limiter, client, _prepare, service, body
     )
-    body.prompt = ""  # FastAPI keeps the body until the answer has ended
     generation = Generation(
         service,
         body,
@@ -64,7 +63,9 @@ async def completions(body: CompletionRequest, request: Request, service: ModelS
         prompt_logprobs=body.scores_prompt,
     )
     completion = TextCompletion(service, body, echoes, generation)
-    if body.stream:
+    stream = body.stream
+    discard_body(request, body)
+    if stream:
         return EventStream(completion.events(), service.settings.sse_keep_alive)
     await generation.finish()
     text = await asyncio.to_thread(completion.json)
@@ -92,9 +93,15 @@ class TextCompletion:
         echoes: Sequence[str],
         generation: Generation,
     ) -> None:
-        """Prepare the objects of a generation; `echoes` are the texts before the answers."""
+        """Prepare the objects of a generation; `echoes` are the texts before the answers.
+
+        The body is not kept.
+        """
         self._service = service
-        self._body = body
+        self._choices = body.choices
+        self._has_logprobs = body.logprobs is not None
+        self._include_usage = body.include_usage
+        self._usage_in_chunks = body.usage_in_chunks
         self._generation = generation
         self._echoes = echoes
         self._id = f"cmpl-{token_hex(12)}"
@@ -103,8 +110,8 @@ class TextCompletion:
     async def events(self) -> AsyncGenerator[JsonObject, None]:
         """Yield the chunks of a stream."""
         offsets = [0 for _ in self._generation.answers]
-        counted = self._body.usage_in_chunks
-        unsent = None if counted or self._body.include_usage else {"usage"}
+        counted = self._usage_in_chunks
+        unsent = None if counted or self._include_usage else {"usage"}
         async with aclosing(self._generation.tokens()) as tokens:
             async for token in tokens:
                 index = token.index
@@ -127,7 +134,7 @@ class TextCompletion:
                     )
                     usage = self._generation.usage if counted else None
                     yield self._response([choice], usage).model_dump(exclude=unsent)
-        if self._body.include_usage:
+        if self._include_usage:
             yield self._response([], self._generation.usage).model_dump()
 
     def json(self) -> bytes:
@@ -145,7 +152,7 @@ class TextCompletion:
         return choice.model_dump_json().encode()
 
     def _echo(self, index: int) -> str:
-        return self._echoes[index // self._body.choices]
+        return self._echoes[index // self._choices]
 
     def _response(
         self, choices: list[CompletionChoice], usage: UsageBody | None
@@ -164,7 +171,7 @@ class TextCompletion:
         A token that completes no character begins where the next character does. With stop strings
         the offsets are an estimate, because text may be held back.
         """
-        if self._body.logprobs is None:
+        if not self._has_logprobs:
             return None
         scored: list[SampledToken | Output] = []
         for output in outputs:

@@ -20,8 +20,8 @@ from tinyllm_serve.clients import Client
 from tinyllm_serve.generation.prompt import length_errors, token_lists
 from tinyllm_serve.generation.threads import run_in_thread
 from tinyllm_serve.http.api_key import client_of
-from tinyllm_serve.http.body import BodyRoute
-from tinyllm_serve.http.body_limit import hold_memory, release_body
+from tinyllm_serve.http.body import BodyRoute, discard_body
+from tinyllm_serve.http.body_limit import hold_memory
 from tinyllm_serve.http.disconnect import cancel
 from tinyllm_serve.http.errors import ApiError, renamed_fields
 from tinyllm_serve.http.json_text import json_bytes
@@ -98,18 +98,18 @@ async def embeddings(body: EmbeddingRequest, request: Request, service: ModelSer
         raise ApiError(400, message, param="dimensions")
     client = client_of(request)
     texts = await run_in_thread(service.rate_limiter, client, _tokens, service, body)
-    body.input = ""  # FastAPI keeps the body until the answer has ended
     log = log_fields(request)
     log["user"] = body.user
     log["prompt_tokens"] = count = sum(map(len, texts))
-    release_body(request.scope)
+    as_text = body.encoding_format == "base64"
+    discard_body(request, body)
     vectors = await _embed(service, client, texts, request.scope)
     head = {
         "object": "list",
         "model": service.name,
         "usage": {"prompt_tokens": count, "total_tokens": count},
     }
-    pieces = _json(head, vectors, as_text=body.encoding_format == "base64")
+    pieces = _json(head, vectors, as_text=as_text)
     return StreamingResponse(pieces, media_type="application/json")
 
 

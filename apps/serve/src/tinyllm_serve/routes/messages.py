@@ -11,7 +11,7 @@ from starlette.requests import Request
 from tinyllm_serve.generation.generate import Generation
 from tinyllm_serve.generation.threads import run_in_thread
 from tinyllm_serve.http.api_key import client_of
-from tinyllm_serve.http.body import BodyRoute
+from tinyllm_serve.http.body import BodyRoute, clear_body, discard_body
 from tinyllm_serve.http.errors import AnthropicErrorBody, renamed_fields
 from tinyllm_serve.http.json_text import JsonObject, JsonText
 from tinyllm_serve.http.request_log import log_fields
@@ -48,11 +48,13 @@ async def messages(body: MessagesRequest, request: Request, service: ModelServic
     """Continue a conversation. With `stream` the response is named server-sent events."""
     if body.metadata is not None and body.metadata.user_id is not None:
         log_fields(request)["user"] = body.metadata.user_id[:MAX_NAME]
-    chat = await _as_chat(body, request, service)
+    stream = body.stream
     with renamed_fields(CHAT_FIELDS):
+        chat = await _as_chat(body, request, service)
         generation = await start_chat(service, chat, request)
+    discard_body(request, chat)
     response = MessageResponse(service, generation)
-    if body.stream:
+    if stream:
         return EventStream(response.events(), service.settings.sse_keep_alive)
     return JsonText(await response.last())
 
@@ -68,13 +70,13 @@ async def count_tokens(
 
 
 async def _as_chat(body: CountTokensRequest, request: Request, service: Service) -> ChatRequest:
-    """Convert a request, and write to the log line what was left out of it."""
+    """Convert a request, clear it, and write to the log line what was left out of it."""
     with renamed_fields(CHAT_FIELDS):
         chat, left_out = await run_in_thread(
             service.rate_limiter, client_of(request), as_chat, body
         )
     log_fields(request).update(left_out)
-    body.messages.clear()  # FastAPI keeps the body until the answer has ended
+    clear_body(body)
     return chat
 
 

@@ -3,7 +3,6 @@
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from functools import cached_property
 from secrets import token_hex
 
 from fastapi import APIRouter
@@ -13,12 +12,14 @@ from starlette.requests import Request
 from tinyllm_serve.generation.generate import Generation
 from tinyllm_serve.generation.threads import run_in_thread
 from tinyllm_serve.http.api_key import client_of
-from tinyllm_serve.http.body import BodyRoute
+from tinyllm_serve.http.body import BodyRoute, clear_body, discard_body
+from tinyllm_serve.http.body_limit import hold_memory
 from tinyllm_serve.http.errors import TOO_LONG, ApiError, failed_response, renamed_fields
-from tinyllm_serve.http.json_text import JsonObject, JsonText
+from tinyllm_serve.http.json_text import JsonObject, JsonText, json_bytes
 from tinyllm_serve.http.request_log import log_fields
 from tinyllm_serve.http.sse import STREAM_RESPONSE, EventStream
 from tinyllm_serve.protocol.base import UsageBody
+from tinyllm_serve.protocol.chat import ChatRequest
 from tinyllm_serve.protocol.output_format import TextFormat
 from tinyllm_serve.protocol.responses import (
     InputTokens,
@@ -59,19 +60,25 @@ async def responses(body: ResponseRequest, request: Request, service: ModelServi
     log["user"] = body.end_user
     log["tools_left_out"] = len(body.hosted) or None
     log["images_left_out"] = body.images_left_out or None
-    response = ModelResponse(service, body)
+    stream, encoded = body.stream, bool(body.include)
+    with renamed_fields(CHAT_FIELDS):
+        chat, repeated, size = await run_in_thread(
+            service.rate_limiter, client_of(request), _prepare, service, body
+        )
+    clear_body(body)
+    response = ModelResponse(service, repeated, encoded=encoded)
     try:
         with renamed_fields(CHAT_FIELDS):
-            chat = await run_in_thread(service.rate_limiter, client_of(request), as_chat, body)
-            body.input = ""  # FastAPI keeps the body until the answer has ended
             generation = await start_chat(service, chat, request)
     except ApiError as error:
-        if not body.stream or error.code != TOO_LONG:
+        if not stream or error.code != TOO_LONG:
             raise
         events = response.refused(error)
     else:
         events = response.events(generation)
-    if body.stream:
+    discard_body(request, chat)
+    hold_memory(request.scope, size)
+    if stream:
         return EventStream(events, service.settings.sse_keep_alive, failure=response.failure)
     return JsonText(await _last(events))
 
@@ -97,17 +104,51 @@ async def _last(source: AsyncGenerator[JsonObject, None]) -> JsonObject:
     return response
 
 
+def _prepare(service: Service, body: ResponseRequest) -> tuple[ChatRequest, JsonObject, int]:
+    """Return the request to chat completions, and the fields that the response repeats.
+
+    The number is their bytes as JSON. Fields that the request leaves out have the server's
+    defaults.
+    """
+    sampling = service.defaults.sampling(temperature=body.temperature, top_p=body.top_p)
+    output_format = body.text.format if body.text else None
+    chosen = body.tool_choice
+    repeated: JsonObject = {
+        **body.model_dump(include=_REPEATED),
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "reasoning": {
+            "effort": None if body.reasoning is None else body.reasoning.effort,
+            "summary": None,
+        },
+        "text": {
+            "format": (output_format or TextFormat(type="text")).model_dump(by_alias=True),
+            "verbosity": "medium",
+        },
+        "tool_choice": chosen.model_dump()
+        if isinstance(chosen, NamedFunction)
+        else chosen or "auto",
+        "tools": [tool.model_dump() for tool in body.functions],
+        "metadata": body.metadata or {},
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+    }
+    return as_chat(body), repeated, len(json_bytes(repeated))
+
+
 class ModelResponse:
     """Converts an answer to OpenAI's events. The last event has the whole response.
 
     Call either `events` or `refused`, once.
     """
 
-    def __init__(self, service: Service, body: ResponseRequest) -> None:
-        """Prepare the events of a response."""
+    def __init__(self, service: Service, repeated: JsonObject, *, encoded: bool) -> None:
+        """Prepare the events of a response, whose fields `repeated` are those of the request.
+
+        With `encoded`, reasoning items have `encrypted_content`.
+        """
         self._service = service
-        self._body = body
-        self._items = OutputItems(encoded=bool(body.include))
+        self._repeated = repeated
+        self._items = OutputItems(encoded=encoded)
         self._id = f"resp_{token_hex(12)}"
         self._created = int(time.time())
         self._number = 0
@@ -165,7 +206,7 @@ class ModelResponse:
 
     def _body_of(self, status: str, counts: UsageBody | None = None) -> JsonObject:
         """Return the response with a status."""
-        body, usage = self._body, None
+        usage = None
         if counts is not None:
             usage = {
                 "input_tokens": counts.prompt_tokens,
@@ -191,8 +232,6 @@ class ModelResponse:
             "error": None,
             "incomplete_details": reason,
             **self._repeated,
-            "metadata": body.metadata or {},
-            "parallel_tool_calls": body.parallel_tool_calls is not False,
             "background": False,
             "max_tool_calls": None,
             "previous_response_id": None,
@@ -200,29 +239,4 @@ class ModelResponse:
             "store": False,
             "top_logprobs": 0,
             "truncation": "disabled",
-        }
-
-    @cached_property
-    def _repeated(self) -> JsonObject:
-        """The fields that repeat the request, or have the server's defaults."""
-        body = self._body
-        sampling = self._service.defaults.sampling(temperature=body.temperature, top_p=body.top_p)
-        output_format = body.text.format if body.text else None
-        chosen = body.tool_choice
-        return {
-            **body.model_dump(include=_REPEATED),
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "reasoning": {
-                "effort": None if body.reasoning is None else body.reasoning.effort,
-                "summary": None,
-            },
-            "text": {
-                "format": (output_format or TextFormat(type="text")).model_dump(by_alias=True),
-                "verbosity": "medium",
-            },
-            "tool_choice": chosen.model_dump()
-            if isinstance(chosen, NamedFunction)
-            else chosen or "auto",
-            "tools": [tool.model_dump() for tool in body.functions],
         }
