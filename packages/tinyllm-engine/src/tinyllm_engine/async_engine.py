@@ -149,11 +149,13 @@ class AsyncEngine:
         pages of the request are freed before the next step.
 
         Raises:
-            RequestError: if the request can never be served.
+            RequestError: if the request can never be served, or if its grammar is not valid or
+                takes too long to compile.
             RequestFailedError: if the steps that computed the request failed.
             GrammarLimitError: if the request's grammar was given up.
             UnreadOutputError: after `MAX_UNREAD_OUTPUTS` outputs that were not read in time.
-            EngineFullError: if the queue is full; see `Engine.add`.
+            EngineFullError: for the reasons that `Engine.add` names, or if a full queue drops the
+                request in favor of another tenant.
             EngineClosedError: if the engine is closed, or fails before the request has ended.
         """
         self._refuse_if_closed()

@@ -160,10 +160,11 @@ class Engine:
             The state of the request, with which the caller runs or cancels it.
 
         Raises:
-            RequestError: if this engine can never serve the request. A prompt that is too long
-                raises `PromptTooLongError`, a subclass.
-            EngineFullError: if the queue is full. If another tenant has more requests in the
-                queue, its last request fails with this error instead.
+            RequestError: if this engine can never serve the request, or if its grammar is not valid
+                or takes too long to compile. `PromptTooLongError` is a subclass.
+            EngineFullError: if the queue of requests, the tenant's queue of grammars, or the memory
+                for grammars is full. If another tenant has more requests in the queue, its last
+                request fails with this error instead.
         """
         self._recovery.restart_if_interrupted()
         self.request_factory.check(request)

@@ -224,7 +224,8 @@ class Generation:
 
         Raises:
             ApiError: if a request can never be served, or too many tokens are unread.
-            EngineFullError: if the queue is full.
+            EngineFullError: if the queue or the memory for grammars is full; see
+                `AsyncEngine.stream`.
             EngineClosedError: if the engine is closed, or fails before the answers are complete.
         """
         sources = [self._tokens_of(answer) for answer in self.answers]
