@@ -1,9 +1,12 @@
 """The log-probabilities of a prompt: `echo` beside `logprobs`, as evaluations ask for them."""
 
 import asyncio
+import json
 import math
 import threading
+from collections import Counter
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
@@ -14,6 +17,7 @@ from tinyllm_engine import Output
 from tinyllm_layers import Batch
 from tinyllm_qwen import load
 from tinyllm_serve.application import make_application
+from tinyllm_serve.http import json_text
 from tinyllm_serve.routes.completions import TextCompletion
 from tinyllm_serve.service import Service
 from tinyllm_serve.settings import Settings
@@ -90,26 +94,48 @@ def test_a_stream_begins_with_the_scores_of_the_prompt(pico: Server) -> None:
 def test_a_stream_prepares_the_scores_of_the_prompt_outside_of_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    prepare = TextCompletion._logprobs
+    prepare, encode = TextCompletion._logprobs, json.dumps
     in_loop: list[bool] = []
+    longest: Counter[bool] = Counter()  # length of a text that is encoded in the event loop or not
+
+    def is_in_loop() -> bool:
+        return threading.current_thread() is threading.main_thread()
 
     def logprobs(self: TextCompletion, outputs: Sequence[Output], offset: int) -> Any:
         if outputs[0].prompt_logprobs:
-            in_loop.append(threading.current_thread() is threading.main_thread())
+            in_loop.append(is_in_loop())
         return prepare(self, outputs, offset)
 
+    def dumps(value: object, **options: Any) -> str:
+        text = encode(value, **options)
+        longest[is_in_loop()] = max(longest[is_in_loop()], len(text))
+        return text
+
     monkeypatch.setattr(TextCompletion, "_logprobs", logprobs)
+    monkeypatch.setattr(json_text, "json", SimpleNamespace(dumps=dumps))
+    monkeypatch.setattr(json_text, "ITEMS_AT_ONCE", 10)
 
     async def score() -> str:
         service = Service(Settings())
         await service.start()
         transport = httpx.ASGITransport(make_application(service))
-        body = {"prompt": TEXT, "echo": True, "logprobs": 1, "max_tokens": 1, "stream": True}
+        fields = {"echo": True, "logprobs": 5, "max_tokens": 1, "stream": True}
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            return (await client.post("/v1/completions", json=body)).text
+            prompt = [5] * 1000
+            return (await client.post("/v1/completions", json={"prompt": prompt, **fields})).text
 
-    assert "[DONE]" in asyncio.run(score())
+    text = asyncio.run(score())
+    assert "[DONE]" in text
     assert in_loop == [False]
+    assert len(text) > 50_000
+    assert 0 < longest[True] < 1000
+    assert 0 < longest[False] < 5000  # in parts: an encoder keeps Python's lock until it has ended
+
+
+@pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 2500])
+def test_a_list_is_encoded_in_parts(count: int) -> None:
+    items = [{"a": number, "b": None, "c": ["[,]"]} for number in range(count)]
+    assert json_text.list_json(items) == json_text.json_bytes(items)
 
 
 def test_token_lists_are_scored_like_their_texts(pico: Server) -> None:

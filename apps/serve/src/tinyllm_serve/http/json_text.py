@@ -1,11 +1,14 @@
 """JSON of responses and events."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from fastapi.responses import JSONResponse
 
 JsonObject = dict[str, object]
+
+ITEMS_AT_ONCE = 1000
+"""Items that `list_json` encodes at a time, in about 5 ms."""
 
 
 def json_bytes(value: object) -> bytes:
@@ -25,6 +28,13 @@ def with_choices(fields: Mapping[str, object], choices: Iterable[bytes]) -> byte
     thread, let the event loop run between them.
     """
     return b'%s,"choices":[%s]}' % (json_bytes(fields)[:-1], b",".join(choices))
+
+
+def list_json(items: Sequence[object]) -> bytes:
+    """Return a long list as JSON, encoded in parts, for the reason that `with_choices` has."""
+    starts = range(0, len(items), ITEMS_AT_ONCE)
+    parts = (json_bytes(items[start : start + ITEMS_AT_ONCE])[1:-1] for start in starts)
+    return b"[%s]" % b",".join(parts)
 
 
 class JsonText(JSONResponse):

@@ -37,7 +37,8 @@ class EventStream(Response):
     library's response would send the status at once, and comments also beside events.
 
     Attributes:
-        events: the source of the events; always closed at the end.
+        events: the source of the events, which are objects, or long ones as JSON; always closed at
+            the end.
         keep_alive: the seconds of silence before a comment.
         failure: returns the last events of a stream that has failed after its status was sent; None
             for the body of the error alone.
@@ -47,7 +48,7 @@ class EventStream(Response):
 
     def __init__(
         self,
-        events: AsyncGenerator[JsonObject, None],
+        events: AsyncGenerator[JsonObject | bytes, None],
         keep_alive: float,
         *,
         failure: Callable[[ApiError], Iterable[JsonObject]] | None = None,
@@ -138,6 +139,9 @@ def last_bytes(events: Iterable[JsonObject], api: Api) -> bytes:
     return b"".join(_encode(event, api) for event in events) + end
 
 
-def _encode(event: JsonObject, api: Api) -> bytes:
+def _encode(event: JsonObject | bytes, api: Api) -> bytes:
+    """Return an event as the stream sends it. Events with names are objects."""
+    if isinstance(event, bytes):
+        return b"data: %s\n\n" % event
     name = f"event: {event['type']}\n" if api.has_event_names else ""
     return b"%sdata: %s\n\n" % (name.encode(), json_bytes(event))

@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from starlette.requests import Request
 from tinyllm_engine import Grammar, Output, SampledToken
 
-from tinyllm_serve.generation.generate import Answer, Generation
+from tinyllm_serve.generation.generate import Answer, AnswerToken, Generation
 from tinyllm_serve.generation.grammar import output_grammar
 from tinyllm_serve.generation.parsers import PlainText
 from tinyllm_serve.generation.parts import Content
@@ -21,7 +21,7 @@ from tinyllm_serve.generation.prompt import length_errors, token_lists
 from tinyllm_serve.generation.threads import run_in_thread
 from tinyllm_serve.http.api_key import client_of
 from tinyllm_serve.http.body import BodyRoute, discard_body
-from tinyllm_serve.http.json_text import JsonObject, with_choices
+from tinyllm_serve.http.json_text import JsonObject, json_bytes, list_json, with_choices
 from tinyllm_serve.http.request_log import log_fields
 from tinyllm_serve.http.sse import STREAM_RESPONSE, EventStream
 from tinyllm_serve.protocol.base import UsageBody
@@ -107,33 +107,34 @@ class TextCompletion:
         self._id = f"cmpl-{token_hex(12)}"
         self._created = int(time.time())
 
-    async def events(self) -> AsyncGenerator[JsonObject, None]:
-        """Yield the chunks of a stream."""
+    async def events(self) -> AsyncGenerator[JsonObject | bytes, None]:
+        """Yield the chunks of a stream. Those with log-probabilities of prompts are JSON."""
         offsets = [0 for _ in self._generation.answers]
         counted = self._usage_in_chunks
-        unsent = None if counted or self._include_usage else {"usage"}
+        unsent = set[str]() if counted or self._include_usage else {"usage"}
         async with aclosing(self._generation.tokens()) as tokens:
             async for token in tokens:
                 index = token.index
                 text = "".join(part.text for part in token.parts if isinstance(part, Content))
                 if token.is_first:
                     text = self._echo(index) + text
-                if token.output.prompt_logprobs:  # in a thread: a long prompt takes 0.5 s
-                    logprobs = await asyncio.to_thread(
-                        self._logprobs, [token.output], offsets[index]
-                    )
-                else:
-                    logprobs = self._logprobs([token.output], offsets[index])
+                usage = self._generation.usage if counted else None
+                offset = offsets[index]
                 offsets[index] += len(text)
+                if token.output.prompt_logprobs:  # in a thread: a long prompt takes a second
+                    fields = self._response([], usage).model_dump(exclude={"choices"} | unsent)
+                    choice = await asyncio.to_thread(self._prompt_choice, token, text, offset)
+                    yield with_choices(fields, [choice])
+                    continue
+                logprobs = self._logprobs([token.output], offset)
                 if text or logprobs or token.finish_reason:
-                    choice = CompletionChoice(
+                    chunk = CompletionChoice(
                         index=index,
                         text=text,
                         logprobs=logprobs,
                         finish_reason=token.finish_reason,
                     )
-                    usage = self._generation.usage if counted else None
-                    yield self._response([choice], usage).model_dump(exclude=unsent)
+                    yield self._response([chunk], usage).model_dump(exclude=unsent)
         if self._include_usage:
             yield self._response([], self._generation.usage).model_dump()
 
@@ -141,6 +142,17 @@ class TextCompletion:
         """Return the complete texts as JSON. It takes long with log-probabilities: use a thread."""
         fields = self._response([], self._generation.usage).model_dump(exclude={"choices"})
         return with_choices(fields, map(self._choice, self._generation.answers))
+
+    def _prompt_choice(self, token: AnswerToken, text: str, offset: int) -> bytes:
+        """Return the choice of a chunk with log-probabilities of a prompt as JSON.
+
+        They are encoded in parts, so that the event loop runs between them.
+        """
+        logprobs = self._logprobs([token.output], offset)
+        assert logprobs is not None  # otherwise the engine scores no prompts
+        lists = [b'"%s":%s' % (name.encode(), list_json(each)) for name, each in logprobs]
+        fields = {"index": token.index, "text": text, "finish_reason": token.finish_reason}
+        return b'%s,"logprobs":{%s}}' % (json_bytes(fields)[:-1], b",".join(lists))
 
     def _choice(self, answer: Answer) -> bytes:
         choice = CompletionChoice(
