@@ -263,7 +263,7 @@ def test_caches_that_are_out_of_step_are_refused(model: Qwen, tokenizer: Tokeniz
     caches[1].trim(2)
     with pytest.raises(ValueError, match=r"equally many tokens in every layer, got \[2, 3\]"):
         generate(model, tokenizer, PROMPT, caches=caches)
-    with pytest.raises(ValueError, match="expected 2, one per layer, got 0"):
+    with pytest.raises(ValueError, match=r"expected 2, one per layer .* got 0"):
         generate(model, tokenizer, PROMPT, caches=[])
 
 

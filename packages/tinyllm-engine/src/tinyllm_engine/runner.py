@@ -9,9 +9,7 @@ from tinyllm_layers import Batch, RecurrentPool
 from tinyllm_ops import PageTable, StateTable
 from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.sampling.best_tokens import BestTokens
-from tinyllm_qwen.sampling.candidates import Candidates
-from tinyllm_qwen.sampling.sample import Sample
-from tinyllm_qwen.sampling.sampler import choose, with_logprobs
+from tinyllm_qwen.sampling.sampler import Sample, choose, with_logprobs
 from tinyllm_qwen.tolist import float_rows, floats, int_rows, ints
 
 from tinyllm_engine.head_runner import HeadRunner
@@ -157,11 +155,7 @@ class Runner:
             for chunk in chunks
             for sampler in chunk.request.sampler.ahead(chunk.request.draft_tokens)
         ]
-        if isinstance(scores, BestTokens):
-            candidates = Candidates(scores.tokens, scores.scores)
-        else:
-            candidates = Candidates(None, scores)
-        tokens = choose(samplers, candidates, masks)
+        tokens = choose(samplers, scores, masks)
         if any(each.wants_logprobs for each in rows):
             sampled = self._reported(rows, tokens, scores)
         else:
@@ -200,7 +194,7 @@ class Runner:
         if self._head is not None:
             return self._head.model_logits(self._hidden(chunks, tokens, batch), indices)
         # Ranks that share the vocabulary exchange a few best tokens faster than all logits.
-        best = _num_candidates(chunks) if self._model.num_ranks > 1 else None
+        best = _num_best(chunks) if self._model.num_ranks > 1 else None
         if best is None:
             return self._model(tokens, self._caches, batch, indices=indices)[:, 0]
         return self._model.best(tokens, batch, self._caches, best, indices=indices)
@@ -259,9 +253,8 @@ class Runner:
         samples = {}
         for top, group in groups.items():
             index = mx.array(group)
-            own = scores.at(index) if isinstance(scores, BestTokens) else scores[index]
-            samples[top] = with_logprobs(tokens[index], own, top, self._model.ops)
-        mx.eval(tokens, [_arrays(sample) for sample in samples.values()], self._recurrent)
+            samples[top] = with_logprobs(tokens[index], scores[index], top, self._model.ops)
+        mx.eval(tokens, [sample.arrays for sample in samples.values()], self._recurrent)
         sampled = [SampledToken(token) for token in ints(tokens)]
         for top, group in groups.items():
             for row, reported in zip(group, _on_host(samples[top]), strict=True):
@@ -296,14 +289,13 @@ class Runner:
         mx.eval(own, [array for cache in self._caches for array in cache.arrays])
 
 
-def _num_candidates(chunks: Sequence[Chunk]) -> int | None:
+def _num_best(chunks: Sequence[Chunk]) -> int | None:
     """Return how many best tokens are sufficient for all samples; None if all scores are needed."""
     if any(chunk.is_scored for chunk in chunks):
         return None
     requests = [chunk.request for chunk in chunks if chunk.num_samples]
     counts = [
-        None if request.constraint is not None else request.sampler.num_candidates
-        for request in requests
+        None if request.constraint is not None else request.sampler.num_best for request in requests
     ]
     known = [count for count in counts if count is not None]
     return max(known) if len(known) == len(counts) else None
@@ -320,11 +312,6 @@ def _masks(chunks: Sequence[Chunk], scores: Scores) -> list[Bool[mx.array, "V"] 
         else:
             masks += constraint.masks(chunk.request.draft_tokens)
     return masks
-
-
-def _arrays(sample: Sample) -> list[mx.array]:
-    fields = (sample.logprob, sample.top_tokens, sample.top_logprobs)
-    return [array for array in fields if array is not None]
 
 
 def _on_host(sample: Sample) -> list[SampledToken]:

@@ -14,8 +14,7 @@ from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import TextTooLongError
 from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.sampling.params import SamplingParams
-from tinyllm_qwen.sampling.sample import Sample
-from tinyllm_qwen.sampling.sampler import Sampler
+from tinyllm_qwen.sampling.sampler import Sample, Sampler
 from tinyllm_qwen.speculation import Speculation
 from tinyllm_qwen.text.output import OutputProcessor, Piece, Stats
 from tinyllm_qwen.text.tokenizer import Tokenizer
@@ -52,10 +51,11 @@ def generate(
         max_tokens: the most tokens to generate. The context of the model may end earlier.
         sampling: the sampling parameters; greedy unless given.
         stop: strings that end the text. The text does not contain them.
-        caches: caches of an earlier call, one per layer, which hold the first tokens of the prompt.
-            After this call they hold the prompt and all yielded tokens but the last. A rotating
-            cache that has overwritten tokens cannot be trimmed, and may hold the last token too. If
-            an interrupt ends the call, caches of recurrent layers may hold fewer tokens.
+        caches: caches of an earlier call, one per layer and one for the draft head if the model has
+            one, which hold the first tokens of the prompt. After this call they hold the prompt and
+            all yielded tokens but the last. A rotating cache that has overwritten tokens cannot be
+            trimmed, and may hold the last token too. If an interrupt ends the call, caches of
+            recurrent layers may hold fewer tokens.
         prefill_chunk: the number of prompt tokens in a pass.
         on_prefill: a callback after each pass, with the number of prompt tokens computed so far,
             and of all prompt tokens to compute. Tokens in the caches do not count.
@@ -75,7 +75,10 @@ def generate(
     check_prompt(tokens, model.config)
     caches = model.make_caches() if caches is None else caches
     if len(caches) != model.num_caches:
-        raise ValueError(f"caches: expected {model.num_caches}, one per layer, got {len(caches)}")
+        raise ValueError(
+            f"caches: expected {model.num_caches}, one per layer and one for the draft head if the "
+            f"model has one, got {len(caches)}"
+        )
     for name, number, least in (
         ("max_tokens", max_tokens, 1),
         ("prefill_chunk", prefill_chunk, 1),
@@ -198,9 +201,8 @@ class PlainDecoding:
         """Build the graph that computes `tokens` and chooses the next token."""
         model, sampler, caches = self._model, self._sampler, self._caches
         batch = Batch.at(caches[0].offset, 1, tokens.shape[1], phase)
-        if model.num_ranks > 1 and sampler.num_candidates is not None:
-            best = model.best(tokens, batch, caches, sampler.num_candidates)
-            return sampler.from_candidates(best.at(0))
+        if model.num_ranks > 1 and sampler.num_best is not None:
+            return sampler(model.best(tokens, batch, caches, sampler.num_best)[0])
         logits = model(tokens, caches, batch, last=1)
         return sampler(logits.reshape(-1))  # an index would copy them
 

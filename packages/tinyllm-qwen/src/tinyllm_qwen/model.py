@@ -91,8 +91,9 @@ class Qwen:
 
         Args:
             tokens: ids of L new tokens of each row.
-            caches: one cache per layer, from `make_caches` or `make_pages`. The new tokens are
-                appended. Without caches, the new tokens are whole texts.
+            caches: one cache per layer, and one for the draft head if the model has one, from
+                `make_caches` or `make_pages`. The new tokens are appended. Without caches, the new
+                tokens are whole texts.
             batch: the layout of the pass. Unless given, the new tokens follow the tokens in the
                 caches.
             last: n, the number of last positions to compute logits for; all L unless given.

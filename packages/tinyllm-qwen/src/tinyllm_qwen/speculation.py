@@ -9,9 +9,7 @@ from tinyllm_ops import Phase
 
 from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.model import Qwen
-from tinyllm_qwen.sampling.candidates import Candidates
-from tinyllm_qwen.sampling.sample import Sample
-from tinyllm_qwen.sampling.sampler import Sampler, choose, with_logprobs
+from tinyllm_qwen.sampling.sampler import Sample, Sampler, choose, with_logprobs
 from tinyllm_qwen.tolist import ints
 
 
@@ -109,7 +107,7 @@ class Speculation:
         start, sampler = self._caches[0].offset, self._sampler
         h, _ = self._hidden([last, *draft], "decode")
         logits = self._model.logits(h, indices=range(h.shape[1]))[:, 0]
-        chosen = choose(sampler.ahead(draft), Candidates(None, logits))
+        chosen = choose(sampler.ahead(draft), logits)
         tokens = ints(chosen)  # waits for the device
         accepted = next(
             (i for i, pair in enumerate(zip(draft, tokens, strict=False)) if pair[0] != pair[1]),

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from tinyllm_ops import MLX, OpSet
 from tinyllm_qwen.sampling.best_tokens import BestTokens
-from tinyllm_qwen.sampling.candidates import Candidates
 from tinyllm_qwen.sampling.params import SamplingParams
 from tinyllm_qwen.sampling.sampler import Sampler, choose, with_logprobs
 
@@ -48,9 +47,9 @@ def test_random_mixtures_get_the_tokens_of_single_samplers(seed: int, dtype: mx.
         ]
         # A grammar never forbids every token.
         masks = [None if mask is None or not mask.any().item() else mask for mask in masks]
-        tokens = choose(together, Candidates(None, logits), masks)
+        tokens = choose(together, logits, masks)
         expected = [
-            choose([sampler], Candidates(None, row[None]), [mask])[0]
+            choose([sampler], row[None], [mask])[0]
             for sampler, row, mask in zip(alone, logits, masks, strict=True)
         ]
         assert tokens.tolist() == mx.stack(expected).tolist()
@@ -71,8 +70,8 @@ def test_rows_of_best_tokens_get_the_tokens_of_all_scores(seed: int) -> None:
     samplers = [started(each) for each in settings]
     logits = mx.array(numbers.normal(0.0, 2.0, (7, V)), dtype=mx.float32)
     best = BestTokens.of(logits, 10, 0, MLX)
-    expected = choose(samplers, Candidates(None, logits)).tolist()
-    assert choose(samplers, Candidates(best.tokens, best.scores)).tolist() == expected
+    expected = choose(samplers, logits).tolist()
+    assert choose(samplers, best).tolist() == expected
 
 
 def counted(calls: list[str]) -> OpSet:
@@ -97,7 +96,7 @@ def test_rows_with_the_same_group_key_are_computed_together() -> None:
     kinds = [{}] * 4 + [{"temperature": 0.5 + 0.1 * row, "top_k": 7} for row in range(3)]  # type: ignore[var-annotated]
     kinds += [{"temperature": 1.0, "top_k": 8}, {"presence_penalty": 1.0}]
     samplers = [Sampler(SamplingParams(**kind), V, ops) for kind in kinds]
-    tokens = choose(samplers, Candidates(None, logits))
+    tokens = choose(samplers, logits)
     assert sorted(calls) == ["argmax 1", "argmax 4", "top_k 1", "top_k 3"]
     calls.clear()
     sample = with_logprobs(tokens, logits, 2, ops)
@@ -143,7 +142,7 @@ def test_samplers_ahead_of_a_draft_choose_as_if_it_had_been_chosen(
             draft[-1] = (draft[-1] + 1) % V  # a wrong draft: the token sampled after it is dropped
         rows = logits[len(given) : len(given) + 1 + len(draft)]
         states = sampler.ahead(draft)[: len(rows)]
-        chosen = choose(states, Candidates(None, rows)).tolist()
+        chosen = choose(states, rows).tolist()
         kept = []
         for token, assumed in zip(chosen, [*draft, None], strict=False):  # type: ignore[arg-type]
             kept.append(token)

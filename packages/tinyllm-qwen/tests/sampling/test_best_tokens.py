@@ -51,8 +51,8 @@ def test_best_tokens_give_the_choice_of_all_scores(params: SamplingParams) -> No
     for step in range(20):
         scores = normal((V,), seed=step, magnitude=3.0)
         expected = whole(scores)
-        assert parted.num_candidates is not None
-        sample = parted.from_candidates(found(scores, min(parted.num_candidates, 100)))
+        assert parted.num_best is not None
+        sample = parted(found(scores, min(parted.num_best, 100)))
         assert sample.token.item() == expected.token.item()
         assert_close(sample.logprob, np.array(expected.logprob, dtype=np.float64))
         assert (sample.top_tokens is None) == (params.top_logprobs == 0)
@@ -65,25 +65,23 @@ def test_best_tokens_give_the_choice_of_all_scores(params: SamplingParams) -> No
 def test_draws_differ_from_the_best_token() -> None:
     params = SamplingParams(temperature=2.0, top_k=20, seed=2)
     sampler = Sampler(params, V, MLX)
-    tokens = [
-        int(sampler.from_candidates(found(normal((V,), seed=0), 20)).token) for _ in range(20)
-    ]
+    tokens = [int(sampler(found(normal((V,), seed=0), 20)).token) for _ in range(20)]
     assert len(set(tokens)) > 3
 
 
-def test_candidates_in_any_order_give_the_first_of_equal_scores() -> None:
+def test_best_tokens_in_any_order_give_the_first_of_equal_scores() -> None:
     best = BestTokens(mx.array([260, 120, 150]), mx.array([5.0, 5.0, 5.0]), mx.array(9.0))
-    assert Sampler(SamplingParams(), V, MLX).from_candidates(best).token.item() == 120
+    assert Sampler(SamplingParams(), V, MLX)(best).token.item() == 120
 
 
 def test_of_equal_scores_the_first_token_is_taken() -> None:
     scores = mx.zeros((V,))
     scores[mx.array([120, 150, 260])] = 5.0
-    assert Sampler(SamplingParams(), V, MLX).from_candidates(found(scores, 1)).token.item() == 120
+    assert Sampler(SamplingParams(), V, MLX)(found(scores, 1)).token.item() == 120
 
 
 @pytest.mark.parametrize(
-    ("change", "num_candidates"),
+    ("change", "num_best"),
     [
         ({}, 1),
         ({"top_logprobs": 7}, 7),
@@ -98,7 +96,5 @@ def test_of_equal_scores_the_first_token_is_taken() -> None:
     ],
     ids=str,
 )
-def test_num_candidates_follows_from_the_settings(
-    change: dict[str, Any], num_candidates: int | None
-) -> None:
-    assert Sampler(replace(SamplingParams(), **change), V, MLX).num_candidates == num_candidates
+def test_num_best_follows_from_the_settings(change: dict[str, Any], num_best: int | None) -> None:
+    assert Sampler(replace(SamplingParams(), **change), V, MLX).num_best == num_best

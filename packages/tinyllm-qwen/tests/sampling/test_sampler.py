@@ -5,10 +5,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from tinyllm_qwen.sampling.candidates import Candidates
 from tinyllm_qwen.sampling.params import SamplingParams
-from tinyllm_qwen.sampling.sample import Sample
-from tinyllm_qwen.sampling.sampler import Sampler, choose, with_logprobs
+from tinyllm_qwen.sampling.sampler import Sample, Sampler, choose, with_logprobs
 
 V = 12
 LOGITS = np.random.default_rng(7).normal(0.0, 1.5, V)
@@ -99,17 +97,16 @@ def test_a_banned_token_is_never_chosen() -> None:
 def test_a_mask_limits_the_choice_and_leaves_the_logprob() -> None:
     allowed = mx.array([token in (2, 5) for token in range(V)])
     logits = logits_of(LOGITS)[None]
-    candidates = Candidates(None, logits)
     for settings in (*FILTERS, {"temperature": 0.0}, {"logit_bias": {2: -math.inf}}):
         sampler = Sampler(SamplingParams(seed=1, **settings), V)
         for _ in range(20):
-            token = choose([sampler], candidates, [allowed])
+            token = choose([sampler], logits, [allowed])
             sampler.advance(token[0])
             assert token.item() in (2, 5)
             logprob = with_logprobs(token, logits, 0).logprob
             assert logprob.item() == pytest.approx(log_softmax(LOGITS)[token.item()], abs=1e-5)
     banned = Sampler(SamplingParams(logit_bias={2: -math.inf, 5: -math.inf}), V)
-    assert choose([banned], candidates, [allowed]).item() in (2, 5)
+    assert choose([banned], logits, [allowed]).item() in (2, 5)
 
 
 def test_an_output_token_is_penalized_from_the_next_step_on() -> None:

@@ -200,6 +200,8 @@ def test_a_call_without_drafts_leaves_the_head_alone(model: Model) -> None:
     assert held == [len(PROMPT) + len(plain) - 1] * 8 + [0]
     with pytest.raises(ValueError, match="expected equally many tokens in every layer"):
         answer(model, PROMPT * 2, caches=caches, num_speculative_tokens=1)
+    with pytest.raises(ValueError, match=r"expected 9, .* one for the draft head .* got 8"):
+        answer(model, caches=caches[:8])
 
 
 def test_what_cannot_draft_is_refused(model: Model, tmp_path: Path) -> None:

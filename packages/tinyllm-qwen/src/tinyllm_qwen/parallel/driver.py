@@ -144,7 +144,7 @@ class Driver:
 
     @property
     def num_caches(self) -> int:
-        """The number of layers in rank 0, each with a cache."""
+        """The number of caches in rank 0; see `Qwen.num_caches`."""
         return self._model.num_caches
 
     @property

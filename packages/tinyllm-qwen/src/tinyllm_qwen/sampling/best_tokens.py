@@ -50,8 +50,8 @@ class BestTokens:
         """The arrays of all fields."""
         return [self.tokens, self.scores, self.log_total]
 
-    def at(self, *index: int | slice | mx.array) -> "BestTokens":
-        """Return the best tokens at an index of the axes `*batch`."""
+    def __getitem__(self, index: int | mx.array | None) -> "BestTokens":
+        """Return the best tokens at an index of the axes `*batch`, as of an array."""
         return BestTokens(self.tokens[index], self.scores[index], self.log_total[index])
 
     def packed(self) -> Float32[mx.array, "*batch packed"]:

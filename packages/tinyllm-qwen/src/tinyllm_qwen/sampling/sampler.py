@@ -4,8 +4,9 @@ import copy
 import math
 import secrets
 from collections import defaultdict
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 
 import mlx.core as mx
 from jaxtyping import Bool, Float, Int, UInt32
@@ -15,13 +16,73 @@ from tinyllm_qwen.sampling.best_tokens import BestTokens
 from tinyllm_qwen.sampling.candidates import Candidates
 from tinyllm_qwen.sampling.params import SamplingParams
 from tinyllm_qwen.sampling.penalties import Penalties
-from tinyllm_qwen.sampling.sample import LogProbs, Sample
 
 _NO_TOKEN = 2**31 - 1
 """An id above that of every token, which the minimum of some ids ignores."""
 
 _LOWEST_ALLOWED = -1e30
 """The lowest score of a token that a grammar allows: below any logit, but above -inf."""
+
+
+@dataclass(frozen=True)
+class LogProbs:
+    """Log-probabilities of the chosen token and of the most likely tokens.
+
+    Attributes:
+        chosen: the log-probability of the chosen id.
+        top_tokens: the most likely ids, best first; None unless requested.
+        top: the log-probabilities of the most likely ids.
+    """
+
+    chosen: Float[mx.array, "*batch"]
+    top_tokens: Int[mx.array, "*batch K"] | None = None
+    top: Float[mx.array, "*batch K"] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """The chosen token, or the chosen token of each row, with log-probabilities.
+
+    Log-probabilities are log_softmax of the logits of the model, before bias, penalties,
+    temperature and filters, like the default of vLLM, `raw_logprobs`. So they describe the model
+    and not the settings, and stay finite for a token that a filter would have removed.
+
+    The token is lazy, and the graph of the log-probabilities is built at the first access. A
+    log-probability that is not read takes no time, but keeps the logits of its step in memory as
+    long as the sample exists.
+
+    Attributes:
+        token: the chosen id.
+        make_logprobs: builds the graph of the log-probabilities.
+    """
+
+    token: Int[mx.array, "*batch"]
+    make_logprobs: Callable[[], LogProbs] = field(repr=False)
+
+    @property
+    def logprob(self) -> Float[mx.array, "*batch"]:
+        """The log-probability of the chosen id."""
+        return self._logprobs.chosen
+
+    @property
+    def top_tokens(self) -> Int[mx.array, "*batch K"] | None:
+        """The most likely ids, best first; None unless requested."""
+        return self._logprobs.top_tokens
+
+    @property
+    def top_logprobs(self) -> Float[mx.array, "*batch K"] | None:
+        """The log-probabilities of the most likely ids."""
+        return self._logprobs.top
+
+    @property
+    def arrays(self) -> list[mx.array]:
+        """The token and all log-probabilities, to compute them together."""
+        fields = (self.token, self.logprob, self.top_tokens, self.top_logprobs)
+        return [array for array in fields if array is not None]
+
+    @cached_property
+    def _logprobs(self) -> LogProbs:
+        return self.make_logprobs()
 
 
 class Sampler:
@@ -86,36 +147,27 @@ class Sampler:
         # The key from which later keys are split, and the key of the next token.
         self._keys: UInt32[mx.array, "2 2"] = mx.random.split(mx.random.key(seed))
 
-    def __call__(self, logits: Float[mx.array, "V"]) -> Sample:
-        """Choose the next token from the logits, and advance by the token.
+    def __call__(self, logits: Float[mx.array, "V"] | BestTokens) -> Sample:
+        """Choose the next token, and advance by the token.
 
-        Args:
-            logits: the logits of one position, of any floating dtype.
-
-        Raises:
-            ValueError: if `logits` does not have the shape `V`.
-        """
-        if logits.shape != (self._vocab_size,):
-            raise ValueError(f"logits: expected shape {(self._vocab_size,)}, got {logits.shape}")
-        token = choose([self], Candidates(None, logits[None]))[0]
-        self.advance(token)
-        return with_logprobs(token, logits, self.params.top_logprobs, self.ops)
-
-    def from_candidates(self, best: BestTokens) -> Sample:
-        """Choose the next token from the best tokens, and advance by the token.
-
-        The result equals the choice from all logits, except if scores are equal and the order of
+        Best tokens give the same choice as all logits, except if scores are equal and the order of
         `ops.top_k` depends on k, as in MLX.
 
         Args:
-            best: at least `num_candidates` tokens.
+            logits: the logits of one position, of any floating dtype; or at least `num_best` of its
+                best tokens.
+
+        Raises:
+            ValueError: if an array does not have the shape `V`.
         """
-        token = choose([self], Candidates(best.tokens[None], best.scores[None]))[0]
+        if not isinstance(logits, BestTokens) and logits.shape != (self._vocab_size,):
+            raise ValueError(f"logits: expected shape {(self._vocab_size,)}, got {logits.shape}")
+        token = choose([self], logits[None])[0]
         self.advance(token)
-        return with_logprobs(token, best, self.params.top_logprobs, self.ops)
+        return with_logprobs(token, logits, self.params.top_logprobs, self.ops)
 
     @property
-    def num_candidates(self) -> int | None:
+    def num_best(self) -> int | None:
         """The number of best tokens that suffice for the choice and the reported log-probabilities.
 
         The number is None if all logits are needed: a draw without top-k may choose any token, and
@@ -173,8 +225,8 @@ class Sampler:
 
 def choose(
     samplers: Sequence[Sampler],
-    candidates: Candidates,
-    allowed: Sequence[Bool[mx.array, "V"] | None] | None = None,
+    logits: Float[mx.array, "R V"] | BestTokens,
+    masks: Sequence[Bool[mx.array, "V"] | None] | None = None,
 ) -> Int[mx.array, "R"]:
     """Choose a token for each of R rows. The samplers do not advance.
 
@@ -183,14 +235,17 @@ def choose(
 
     Args:
         samplers: the sampler of each row.
-        candidates: the logits `R V`, or the best tokens `R N`, where N is at least the
-            `num_candidates` of every sampler.
-        allowed: for each row, True for tokens to choose from, or None for all tokens. Masks need
+        logits: the logits, or the best tokens `R N`, where N is at least the `num_best` of every
+            sampler.
+        masks: for each row, True for tokens to choose from, or None for all tokens. Masks need all
             logits. If `logit_bias` bans all allowed tokens, one of them is still chosen.
     """
-    masks = [None] * len(samplers) if allowed is None else allowed
+    tokens, scores = (
+        (logits.tokens, logits.scores) if isinstance(logits, BestTokens) else (None, logits)
+    )
+    masks = [None] * len(samplers) if masks is None else masks
     adjusted = {
-        row: sampler.adjusted(candidates.scores[row], mask)
+        row: sampler.adjusted(scores[row], mask)
         for row, (sampler, mask) in enumerate(zip(samplers, masks, strict=True))
         if mask is not None or sampler.adjusts
     }
@@ -203,9 +258,8 @@ def choose(
         if is_adjusted:
             chosen.append(_choose_alike(group, None, mx.stack([adjusted[row] for row in rows])))
         else:
-            tokens = candidates.tokens
-            own = None if tokens is None else take_rows(tokens, rows)
-            chosen.append(_choose_alike(group, own, take_rows(candidates.scores, rows)))
+            ids = None if tokens is None else take_rows(tokens, rows)
+            chosen.append(_choose_alike(group, ids, take_rows(scores, rows)))
     if len(chosen) == 1:
         return chosen[0]
     order = [row for rows in groups.values() for row in rows]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tinyllm_qwen.sampling.sample import Sample
+from tinyllm_qwen.sampling.sampler import Sample
 from tinyllm_qwen.text.stop import StopStrings
 from tinyllm_qwen.text.tokenizer import Tokenizer
 
