@@ -2,13 +2,15 @@
 
     uv run python tools/walk.py
 
-Two calls are traced, on pico with the reference ops: the step of `generate` that decodes one token
-in the middle of a text, and a step of the engine that decodes two requests. The step of `generate`
-is traced with a random Qwen3.5 as well. Functions of MLX and of the standard library are not
-counted, nor are comprehensions and the import of a module.
+Three calls are traced, on pico with the reference ops: the encoding of a conversation, the step of
+`generate` that decodes one token in the middle of a text, and a step of the engine that decodes two
+requests. The step of `generate` is traced with a random Qwen3.5 as well. Functions of MLX and of
+the standard library are not counted, nor are comprehensions and the import of a module.
+Constructors of dataclasses are counted.
 """
 
 import gc
+import inspect
 import re
 import sys
 import tempfile
@@ -23,6 +25,7 @@ from tinyllm_qwen.testing.hybrid import SHAPES, hybrid_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "map.md"
+PROMPT = "Files of a prompt"
 TOKEN, STEP = "Files of one decoded token", "Files of an engine step"
 HYBRID = "Models with recurrent layers"
 _PACKAGE = re.compile(r"/(?:packages|apps)/[\w-]+/src/(tinyllm_\w+/.+\.py)$")
@@ -38,10 +41,10 @@ def trace(call: Callable[[], object]) -> Walk:
     found: dict[str, set[str]] = {}
 
     def enter(frame: FrameType, event: str, _argument: object) -> None:
-        code = frame.f_code
-        match = _PACKAGE.search(code.co_filename) if event == "call" else None
-        if match is not None and not _UNNAMED.search(code.co_qualname):
-            found.setdefault(match[1], set()).add(code.co_qualname)
+        file, name = _definition(frame) if event == "call" else ("", "")
+        match = _PACKAGE.search(file)
+        if match is not None and not _UNNAMED.search(name):
+            found.setdefault(match[1], set()).add(name)
 
     gc.collect()  # or the trace may have the end of another call's generator
     before = sys.getprofile()
@@ -53,9 +56,32 @@ def trace(call: Callable[[], object]) -> Walk:
     return found
 
 
+def _definition(frame: FrameType) -> tuple[str, str]:
+    """Return the file and the qualified name of the function of a frame.
+
+    The methods that `dataclass` makes have no file: they belong to the file of their class.
+    """
+    code = frame.f_code
+    if code.co_filename != "<string>" or not code.co_argcount:
+        return code.co_filename, code.co_qualname
+    for each in type(frame.f_locals[code.co_varnames[0]]).__mro__:
+        method = vars(each).get(code.co_name)
+        if callable(method) and getattr(inspect.unwrap(method), "__code__", None) is code:
+            file = sys.modules[each.__module__].__file__ or ""
+            return file, f"{each.__qualname__}.{code.co_name}"
+    return "", ""
+
+
 def prompt(tokenizer: Tokenizer, question: str) -> list[int]:
     """Return the tokens of a conversation that begins with a question."""
     return tokenizer.apply_chat_template([{"role": "user", "content": question}])
+
+
+def prompt_walk() -> Walk:
+    """Trace the encoding of a conversation."""
+    _, tokenizer = load("pico", ops=REFERENCE)
+    prompt(tokenizer, "what is a token?")  # compiles the template
+    return trace(lambda: prompt(tokenizer, "what does rmsnorm do?"))
 
 
 def token_walk() -> Walk:
@@ -111,7 +137,9 @@ def listed(heading: str, page: Path = PAGE) -> list[str]:
 
 def main() -> None:
     """Print the walks."""
-    for heading, walk in ((TOKEN, token_walk()), (STEP, step_walk()), (HYBRID, hybrid_walk())):
+    walks = {PROMPT: prompt_walk, TOKEN: token_walk, STEP: step_walk, HYBRID: hybrid_walk}
+    for heading, trace_walk in walks.items():
+        walk = trace_walk()
         print(f"\n{heading}:")
         for file in sorted(walk):
             print(f"{file}: {', '.join(sorted(walk[file]))}")
