@@ -1,6 +1,7 @@
 """Pages are in the navigation and in the search index; names and shape letters exist."""
 
 import importlib
+import inspect
 import json
 import re
 import tomllib
@@ -14,8 +15,12 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", *DOCS.glob("**/*.md"), *ROOT.glob("*/*/README.md")])
 DOTTED = re.compile(r"`((?:tinyllm_(?:ops|kernels|layers|qwen|engine)|metalhost)(?:\.\w+)+)`")
+ARGUMENT = re.compile(rf"`(\w+)=` of {DOTTED.pattern}")
 LETTER = re.compile(r"^\| ((?:`\*?\w+`(?:, )?)+) \|", re.MULTILINE)
-SHAPE = re.compile(r"\b(?:Float|Integer|Int|UInt8|UInt32|Shaped)\[[^\[\],]*mx\.array, \"([^\"]+)\"")
+SHAPE = re.compile(
+    r"\b(?:Bool|Float|Float32|Integer|Int|Int32|UInt8|UInt32|Shaped)"
+    r"\[[^\[\],]*mx\.array, \"([^\"]+)\""
+)
 
 
 def places(entry: object) -> Iterator[str]:
@@ -55,6 +60,14 @@ def test_every_name_that_is_written_with_its_package_is_there(page: Path) -> Non
         find(dotted)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_argument_that_is_written_with_its_function_is_there(page: Path) -> None:
+    for argument, dotted in ARGUMENT.findall(page.read_text(encoding="utf-8")):
+        function = find(dotted)
+        assert callable(function)
+        assert argument in inspect.signature(function).parameters, f"{argument}= of {dotted}"
+
+
 def test_every_letter_of_a_shape_is_in_the_notation() -> None:
     rows = LETTER.findall((DOCS / "notation.md").read_text(encoding="utf-8"))
     known = {letter for row in rows for letter in re.findall(r"\w+", row)}
@@ -62,7 +75,7 @@ def test_every_letter_of_a_shape_is_in_the_notation() -> None:
         letter
         for source in ROOT.glob("packages/*/src/**/*.py")
         for shape in SHAPE.findall(source.read_text(encoding="utf-8"))
-        for letter in re.findall(r"(?<![\w{*.])[A-Z](?:kv)?(?!\w)", shape)
+        for letter in re.findall(r"(?<![\w{*.])[A-Z](?:kv|\w)?(?!\w)", shape)
     }
     assert used - known == set()
 

@@ -136,9 +136,9 @@ class MoE:
         return weights, experts
 
     def _experts(
-        self, rows: Float[mx.array, "N E"], chosen: Integer[mx.array, "NK"], phase: Phase
-    ) -> Float[mx.array, "NK E"]:
-        """Compute the expert outputs of all N*K pairs of a token and one of its K experts.
+        self, rows: Float[mx.array, "N E"], chosen: Integer[mx.array, "R"], phase: Phase
+    ) -> Float[mx.array, "R E"]:
+        """Compute the expert outputs of all R = N K pairs of a token and one of its experts.
 
         Args:
             rows: the tokens.
