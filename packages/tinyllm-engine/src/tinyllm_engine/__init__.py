@@ -3,8 +3,8 @@
 Load a model, add a request, and print its text:
 
     engine = Engine(*load("pico"))
-    request = engine.add(Request(engine.tokenizer.encode("what does rmsnorm do?")))
-    for output in engine.run(request):
+    state = engine.add(Request(engine.tokenizer.encode("what does rmsnorm do?")))
+    for output in engine.run(state):
         print(output.text, end="")
 """
 

@@ -1,4 +1,4 @@
-"""The engine: a loop of schedule, run, sample and update for many requests to one model."""
+"""The engine: a loop of propose, schedule, prefill, decode and update, for many requests."""
 
 import logging
 import time
@@ -41,8 +41,8 @@ class Engine:
     its own thread.
 
         engine = Engine(*load("pico"))
-        request = engine.add(Request(engine.tokenizer.encode("what does rmsnorm do?")))
-        for output in engine.run(request):
+        state = engine.add(Request(engine.tokenizer.encode("what does rmsnorm do?")))
+        for output in engine.run(state):
             print(output.text, end="")
 
     Attributes:

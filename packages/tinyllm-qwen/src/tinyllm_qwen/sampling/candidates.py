@@ -67,7 +67,8 @@ class Candidates:
     def top_p(self, p: Sequence[float]) -> "Candidates":
         """Keep the smallest set of best tokens whose probability reaches p (arXiv:1904.09751).
 
-        A token is kept if the sum of the probabilities of all better tokens is less than p. So the
+        The tokens are sorted by score, equal ones in any order. A token is kept if the sum of the
+        probabilities of the tokens before it, which are at least as likely, is less than p. So the
         token at which the sum reaches p is kept, and the best token is kept for any p. The result
         is sorted by score, the best token last. If p is 1 in all rows, the candidates are returned
         unchanged.

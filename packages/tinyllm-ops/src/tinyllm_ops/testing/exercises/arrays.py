@@ -154,9 +154,9 @@ def grade_softmax_rows(solution: Callable[[mx.array], mx.array]) -> str:
     Raises:
         ExerciseError: if a result is wrong.
     """
-    formula = "divide exp(x - maximum) by the sum of exp over all lanes: simd_max, simd_sum"
+    formula = "divide exp(x - maximum) by the sum of exp over the 32 threads: simd_max, simd_sum"
     width = "each thread takes every 32nd number, and must stop at the width of the row"
-    maximum = "reduce the maximum over all lanes with simd_max, and subtract it before exp"
+    maximum = "reduce the maximum over the 32 threads with simd_max, and subtract it before exp"
     cases = []
     for name, shape, magnitude, hint in (
         ("one row of 32", (1, 32), 1.0, formula),
