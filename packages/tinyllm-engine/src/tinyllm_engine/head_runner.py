@@ -31,6 +31,9 @@ class HeadRunner:
 
     Requests that share a page of a prefix may differ in the token after the page. The last position
     of the page then belongs to the first request. That changes the acceptance, and no token.
+
+    Attributes:
+        model: the model.
     """
 
     def __init__(self, model: Qwen, pool: PagePool, page_size: int) -> None:
@@ -41,7 +44,7 @@ class HeadRunner:
             pool: the pages of the model.
             page_size: the number of tokens in a page.
         """
-        self._model = model
+        self.model = model
         self._pool = pool
         self._page_size = page_size
         self.reset()
@@ -78,13 +81,7 @@ class HeadRunner:
         next_tokens = [token for chunk in chunks for token in _next_tokens(chunk)]
         own = Batch.paged(batch.page_table, "prefill")
         ids = mx.array([next_tokens], dtype=mx.int32)
-        self._model.draft(ids, self._model.norm(h), own, self._pool.caches)
-
-    def model_logits(
-        self, h: Float[mx.array, "B L E"], indices: Sequence[int]
-    ) -> Float[mx.array, "choices V"]:
-        """Return the logits of the model after some of the tokens, as `Qwen.__call__` does."""
-        return self._model.logits(h, indices=indices)[:, 0]
+        self.model.draft(ids, self.model.norm(h), own, self._pool.caches)
 
     def compute_accepted(self) -> HeadOutputs:
         """Compute the head for the accepted tokens of the last step; return its last outputs."""
@@ -102,14 +99,14 @@ class HeadRunner:
         self.reset()
         if not rows:
             return {}
-        h = self._model.norm(mx.concatenate(hidden)[mx.array(rows, dtype=mx.int32)])
+        h = self.model.norm(mx.concatenate(hidden)[mx.array(rows, dtype=mx.int32)])
         h = self._decode([request.tokens[at + 1] for request, at in positions], h, positions)
         return {request: h[row : row + 1] for request, row in last.items()}
 
     def best_tokens(self, outputs: HeadOutputs, vocab_size: int) -> list[int]:
         """Return the most likely next token of each request, among the first `vocab_size`."""
         h = mx.concatenate(list(outputs.values()))
-        logits = self._model.draft_logits(h)[:, 0, :vocab_size]
+        logits = self.model.project(h)[:, 0, :vocab_size]
         return ints(mx.argmax(logits, axis=-1))
 
     def compute_drafts(self, outputs: HeadOutputs) -> HeadOutputs:
@@ -138,7 +135,7 @@ class HeadRunner:
         )
         ids = mx.array([[token] for token in next_tokens], dtype=mx.int32)
         batch = Batch.paged(table, "decode")
-        return self._model.draft(ids, h, batch, self._pool.caches)
+        return self.model.draft(ids, h, batch, self._pool.caches)
 
 
 def make_head_runner(model: LanguageModel, pool: PagePool, page_size: int) -> HeadRunner | None:

@@ -7,6 +7,7 @@ import mlx.core as mx
 from jaxtyping import Bool, Float, Integer
 from tinyllm_layers import Batch, RecurrentPool
 from tinyllm_ops import PageTable, StateTable
+from tinyllm_qwen.caches import cache_arrays
 from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.sampling.best_tokens import BestTokens
 from tinyllm_qwen.sampling.sampler import Sample, choose, with_logprobs
@@ -192,7 +193,8 @@ class Runner:
             self._hidden(chunks, tokens, batch)
             return None
         if self._head is not None:
-            return self._head.model_logits(self._hidden(chunks, tokens, batch), indices)
+            h = self._hidden(chunks, tokens, batch)
+            return self._head.model.logits(h, indices=indices)[:, 0]
         # Ranks that share the vocabulary exchange a few best tokens faster than all logits.
         best = _num_best(chunks) if self._model.num_ranks > 1 else None
         if best is None:
@@ -285,8 +287,8 @@ class Runner:
         return [array for pool in pools for array in pool.arrays]
 
     def _wait(self, scores: Scores | None = None) -> None:
-        own = scores.arrays if isinstance(scores, BestTokens) else [scores]
-        mx.eval(own, [array for cache in self._caches for array in cache.arrays])
+        results = scores.arrays if isinstance(scores, BestTokens) else [scores]
+        mx.eval(results, cache_arrays(self._caches))
 
 
 def _num_best(chunks: Sequence[Chunk]) -> int | None:

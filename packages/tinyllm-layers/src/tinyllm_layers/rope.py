@@ -53,9 +53,10 @@ class RoPE:
 
         Args:
             x: queries or keys, with the axis of tokens before the axis of heads.
-            offset: the positions of the L tokens: `slice(5, 10)` for all rows, one slice per row,
-                an integer array `L` or `B L`, or None for 0 to L - 1. Arrays are not compared with
-                `seq_len`, because reading them would force the graph to be computed.
+            offset: the positions of the L tokens: `slice(5, 10)` for all rows, an integer array `L`
+                or `B L`, or None for 0 to L - 1. Arrays are not compared with `seq_len`, because
+                reading them would force the graph to be computed. One slice per row is for the
+                tests of the tiny-llm course; no model passes that.
 
         Raises:
             ValueError: if a head has fewer than `dims` features, or a slice does not cover L

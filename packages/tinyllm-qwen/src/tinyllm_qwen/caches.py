@@ -1,6 +1,6 @@
 """Functions that make the caches and pages of a model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import mlx.core as mx
 from tinyllm_layers import (
@@ -155,6 +155,11 @@ def common_offset(caches: Sequence[SequenceCache]) -> int:
             "was interrupted, or had no `num_speculative_tokens`: make new caches"
         )
     return offsets.pop()
+
+
+def cache_arrays(caches: Iterable[LayerCache]) -> list[mx.array]:
+    """List the arrays of all caches, to be evaluated; see `LayerCache.arrays`."""
+    return [array for cache in caches for array in cache.arrays]
 
 
 def batch_after(caches: Sequence[LayerCache], rows: int, length: int) -> Batch:

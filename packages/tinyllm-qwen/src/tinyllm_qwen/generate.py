@@ -9,7 +9,7 @@ from tinyllm_layers import Batch, SequenceCache
 from tinyllm_layers.cache.dense import CAPACITY_STEP
 from tinyllm_ops import Phase
 
-from tinyllm_qwen.caches import common_offset, trim_to_common_prefix
+from tinyllm_qwen.caches import cache_arrays, common_offset, trim_to_common_prefix
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import TextTooLongError
 from tinyllm_qwen.language_model import LanguageModel
@@ -221,12 +221,12 @@ def _prefill(
     last_start = (len(tokens) - 1) // chunk * chunk
     for stop in range(chunk, last_start + 1, chunk):
         decoding.prefill(tokens[stop - chunk : stop], after=tokens[stop])
-        mx.eval([array for layer_cache in caches for array in layer_cache.arrays])
+        mx.eval(cache_arrays(caches))
         if on_prefill is not None:
             on_prefill(stop, len(tokens))
     sample = decoding.first(tokens[last_start:])
     # The choice of the token does not need all states of recurrent layers.
-    mx.eval(sample.token, [array for layer_cache in caches for array in layer_cache.arrays])
+    mx.eval(sample.token, cache_arrays(caches))
     if on_prefill is not None:
         on_prefill(len(tokens), len(tokens))
     return sample

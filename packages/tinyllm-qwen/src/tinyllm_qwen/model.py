@@ -18,7 +18,7 @@ from tinyllm_layers import (
 )
 from tinyllm_ops import REFERENCE, OpSet, Weight
 
-from tinyllm_qwen.caches import batch_after, make_caches, make_pages
+from tinyllm_qwen.caches import batch_after, cache_arrays, make_caches, make_pages
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.draft_head import DraftHead
 from tinyllm_qwen.layer_builder import LayerBuilder
@@ -131,7 +131,7 @@ class Qwen:
         batch: Batch,
         caches: Sequence[LayerCache],
     ) -> Float[mx.array, "B L E"]:
-        """Return the output of the draft head, for `draft_logits` and for the next draft token.
+        """Return the output of the draft head, for `project` and for the next draft token.
 
         Args:
             tokens: the token after each position.
@@ -150,10 +150,6 @@ class Qwen:
         embedded = self.embed_tokens(tokens).astype(self.dtype)
         return self.draft_head(embedded, normed_hidden, batch, caches[-1])
 
-    def draft_logits(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L V"]:
-        """Return the logits of draft tokens, from the output of the draft head."""
-        return self._project(h)
-
     def layer_caches(self, caches: Sequence[AnyCache]) -> Sequence[AnyCache]:
         """Return the caches of the decoder layers, without that of the draft head."""
         return caches if self.draft_head is None else caches[:-1]
@@ -171,6 +167,15 @@ class Qwen:
         """
         logits = self._local_logits(_selected(h, last, indices))
         return self.groups.world.all_gather_last(logits, self.config.vocab_size)
+
+    def project(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L local"]:
+        """Multiply normalized hidden states by this process's rows of the output head.
+
+        The draft head has a norm of its own, so its output is normalized already.
+        """
+        if self.lm_head is None:
+            return self.embed_tokens.as_linear(h)
+        return self.ops.linear(h, self.lm_head)
 
     def best(
         self,
@@ -224,7 +229,7 @@ class Qwen:
     ) -> list[PagedCache | RecurrentPool]:
         """Allocate pages and slots of many sequences; see `tinyllm_qwen.caches.make_pages`."""
         pages = self._pages(self.groups.partition, count, page_size, kv_bits, state_slots)
-        mx.eval([array for cache in pages for array in cache.arrays])
+        mx.eval(cache_arrays(pages))
         return pages
 
     def copy_pages(self, pages: Sequence[LayerCache], pairs: Sequence[tuple[int, int]]) -> None:
@@ -296,13 +301,7 @@ class Qwen:
 
     def _local_logits(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L local"]:
         """Return the logits of the tokens whose rows of the head this process has."""
-        return self._project(self.norm(h))
-
-    def _project(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L local"]:
-        """Multiply normalized hidden states by this process's rows of the output head."""
-        if self.lm_head is None:
-            return self.embed_tokens.as_linear(h)
-        return self.ops.linear(h, self.lm_head)
+        return self.project(self.norm(h))
 
 
 def _nbytes(caches: Sequence[LayerCache]) -> int:

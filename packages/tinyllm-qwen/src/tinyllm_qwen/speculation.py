@@ -136,7 +136,7 @@ class Speculation:
         if output is None:
             return
         for ahead in range(count):
-            token = mx.argmax(model.draft_logits(output)[..., : self._vocab_size], axis=-1)
+            token = mx.argmax(model.project(output)[..., : self._vocab_size], axis=-1)
             draft.append(token)
             if ahead + 1 < count:  # the head continues with its own output
                 # Within one graph, MLX would copy the cache for each pass.

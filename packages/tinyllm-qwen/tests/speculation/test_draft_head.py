@@ -131,7 +131,7 @@ def test_the_head_follows_its_formula(folders: dict[str, Path], shape: str, ops:
     wanted = expected(tensors, tokens, exact(hidden[0]))
     assert_close(drafted(model)[0], wanted)
     head = tensors.get("lm_head.weight", embedding(tensors))
-    assert_close(model.draft_logits(drafted(model))[0], wanted @ head.T)
+    assert_close(model.project(drafted(model))[0], wanted @ head.T)
 
 
 @pytest.mark.parametrize("shape", ["tiny", "tiny-moe"])

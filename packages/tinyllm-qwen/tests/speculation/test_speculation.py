@@ -108,7 +108,7 @@ def drafts_alone(model: Qwen, text: list[int], count: int, vocab_size: int) -> l
         batch = Batch.at(0, 1, hidden.shape[1], "prefill")
         following = mx.array([[*text, *draft][1:]])
         output = model.draft(following, hidden, batch, model.make_caches())[:, -1:]
-        logits = model.draft_logits(output)[0, 0, :vocab_size]
+        logits = model.project(output)[0, 0, :vocab_size]
         draft.append(int(mx.argmax(logits)))
         hidden = mx.concatenate([hidden, output], axis=1)
     return draft

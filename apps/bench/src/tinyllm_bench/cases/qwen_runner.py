@@ -7,6 +7,7 @@ from tinyllm_layers import Batch, KVCache, SequenceCache
 from tinyllm_layers.cache.dense import CAPACITY_STEP
 from tinyllm_ops import OpSet, Phase
 from tinyllm_qwen import Qwen
+from tinyllm_qwen.caches import cache_arrays
 from tinyllm_qwen.generate import PREFILL_CHUNK
 
 from tinyllm_bench.cases.case import prepare
@@ -50,7 +51,7 @@ class QwenRunner(LocalRunner):
             layer.set_expected_length(length + CAPACITY_STEP)
         self._compute(self._prompt[:last], cache)
         token = self._next(self._prompt[last:], cache, "prefill")
-        mx.eval(token, [array for layer in cache for array in layer.arrays])
+        mx.eval(token, cache_arrays(cache))
 
     def rewind(self) -> None:
         """Trim the cache to the context, or fill a new one if the cache cannot be trimmed."""
@@ -76,7 +77,7 @@ class QwenRunner(LocalRunner):
         for start in range(0, len(tokens), PREFILL_CHUNK):
             chunk = tokens[None, start : start + PREFILL_CHUNK]
             self._model.hidden(chunk, Batch.at(start, 1, chunk.shape[1], "prefill"), cache)
-            mx.eval([array for layer in cache for array in layer.arrays])
+            mx.eval(cache_arrays(cache))
 
     def _next(self, tokens: mx.array, cache: Sequence[SequenceCache], phase: Phase) -> mx.array:
         """Return the most probable token after `tokens`."""
@@ -100,5 +101,5 @@ class QwenRunner(LocalRunner):
         for layer in cache:
             assert isinstance(layer, KVCache)
             layer.update(k, v)
-        mx.eval([array for layer in cache for array in layer.arrays])
+        mx.eval(cache_arrays(cache))
         return cache

@@ -5,6 +5,7 @@ from collections.abc import Iterable, MutableMapping, Sequence
 import mlx.core as mx
 from tinyllm_layers import LayerCache, SequenceCache
 
+from tinyllm_qwen.caches import cache_arrays
 from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.parallel.command import Forward, decode
 from tinyllm_qwen.sampling.best_tokens import BestTokens
@@ -44,7 +45,7 @@ def execute(model: Qwen, caches: Caches, forward: Forward) -> Result:
         model.copy_pages(own, forward.copies)
     if forward.batch is None:
         # Finish the copies, so that an error is reported before the next pass.
-        mx.eval(_arrays(own))
+        mx.eval(cache_arrays(own))
         return None
     tokens = mx.array([list(row) for row in forward.tokens], dtype=mx.int32)
     result: mx.array | BestTokens
@@ -54,7 +55,7 @@ def execute(model: Qwen, caches: Caches, forward: Forward) -> Result:
         result = model(tokens, own, forward.batch, last=forward.last, indices=forward.indices)
     else:
         result = model.hidden(tokens, forward.batch, own)
-    mx.async_eval(result_arrays(result), _arrays(own))
+    mx.async_eval(result_arrays(result), cache_arrays(own))
     return result
 
 
@@ -90,7 +91,3 @@ def _trim(caches: Sequence[LayerCache], length: int) -> None:
     for cache in caches:
         if isinstance(cache, SequenceCache) and cache.offset != length:
             cache.trim(length)
-
-
-def _arrays(caches: Sequence[LayerCache]) -> list[mx.array]:
-    return [array for cache in caches for array in cache.arrays]
