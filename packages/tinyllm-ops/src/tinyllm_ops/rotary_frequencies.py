@@ -62,7 +62,7 @@ class Yarn:
             return self.attention_factor
         return 0.1 * math.log(self.factor) + 1.0
 
-    def slowed(self, dim: int, base: float) -> list[float]:
+    def ramp(self, dim: int, base: float) -> list[float]:
         """Return the ramp: a number from 0 (frequency kept) to 1 (divided by factor) for each pair.
 
         Args:
@@ -98,5 +98,5 @@ def rotary_frequencies(dim: int, base: float, scaling: Yarn | None) -> tuple[flo
         raise ValueError(f"base: expected a number above 1 for YaRN, got {base}")
     return tuple(
         frequency * (1 - ramp) + frequency / scaling.factor * ramp
-        for frequency, ramp in zip(unscaled, scaling.slowed(dim, base), strict=True)
+        for frequency, ramp in zip(unscaled, scaling.ramp(dim, base), strict=True)
     )
