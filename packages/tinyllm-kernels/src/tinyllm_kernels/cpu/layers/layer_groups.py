@@ -32,12 +32,12 @@ class LayerGroup:
     """Consecutive layers that one primitive computes.
 
     Attributes:
-        native: the native handles of the layers.
+        handle: the native handle of the layers.
         span: the indices of the layers in their stack.
         handles: the handles of the layers.
     """
 
-    native: native.LayerGroup
+    handle: native.LayerGroup
     span: slice
     handles: list[LayerHandle]
 
@@ -58,9 +58,11 @@ def make_groups(
     size = LAYERS_PER_PRIMITIVE if phase == "decode" else stop - first
     for start in range(first, stop, size):
         span = slice(start, min(start + size, stop))
-        own = [handle for handle in handles[span] if handle is not None]
-        halves = [(each.mixer, each.feed_forward) for each in own if each.feed_forward is not None]
-        groups.append(LayerGroup(native.layer_group(halves), span, own))
+        members = [handle for handle in handles[span] if handle is not None]
+        halves = [
+            (each.mixer, each.feed_forward) for each in members if each.feed_forward is not None
+        ]
+        groups.append(LayerGroup(native.layer_group(halves), span, members))
     return groups
 
 
@@ -234,14 +236,14 @@ def run_sequences(
         ValueError: if the tokens do not fit the stored ones.
     """
     states = GroupStates(batch, group, caches)
-    own = cast("Sequence[GrowingCache]", attention_caches(group, caches))
-    stored = reserve_arrays(x, batch, group, own, cache_format)
+    growing = cast("Sequence[GrowingCache]", attention_caches(group, caches))
+    stored = reserve_arrays(x, batch, group, growing, cache_format)
     count, phase = len(stored), batch.phase
-    if own and cache_format != DENSE:
+    if growing and cache_format != DENSE:
         table = sequence_table(batch, offset, stored[0].shape[2])
         y, *written = native.paged_layers(
             x,
-            group.native,
+            group.handle,
             stored,
             cache_format,
             table,
@@ -251,10 +253,10 @@ def run_sequences(
             without_tokens=offset == 0,
         )
     else:
-        y, *written = native.layers(x, group.native, stored, offset, phase, states.native())
+        y, *written = native.layers(x, group.handle, stored, offset, phase, states.native())
     states.commit(written[count:])
-    for index, cache in enumerate(own):
-        parts = count // len(own)
+    for index, cache in enumerate(growing):
+        parts = count // len(growing)
         cache.commit(written[index * parts : (index + 1) * parts], batch.length)
     return y
 
@@ -283,16 +285,16 @@ def run_paged(
     Raises:
         ValueError: if pages do not fit the page table or the layers.
     """
-    own = cast("Sequence[PagedCache]", attention_caches(group, caches))
-    if not own:
+    paged = cast("Sequence[PagedCache]", attention_caches(group, caches))
+    if not paged:
         return run_sequences(x, batch, group, caches, 0, DENSE)
-    check_page_table(batch, own)
-    arrays = page_arrays(own)
+    check_page_table(batch, paged)
+    arrays = page_arrays(paged)
     states = GroupStates(batch, group, caches)
     count = len(arrays)
     y, *written = native.paged_layers(
         x,
-        group.native,
+        group.handle,
         arrays,
         cache_format,
         native_page_table(batch),
@@ -302,7 +304,7 @@ def run_paged(
     )
     states.commit(written[count:])
     pages = pages_of_arrays(written[:count], cache_format)
-    for cache, keys, values in zip(own, pages[::2], pages[1::2], strict=True):
+    for cache, keys, values in zip(paged, pages[::2], pages[1::2], strict=True):
         cache.commit(keys, values)
     return y
 

@@ -36,7 +36,7 @@ class StackLoan(ABC):
         self, x: Float[mx.array, "B L E"], group: LayerGroup, arrays: list[mx.array]
     ) -> None:
         """Borrow the arrays of the caches of `group`, equally many of each."""
-        self._native = native.Loan(group.native, arrays)
+        self._native = native.Loan(group.handle, arrays)
         self._group = weakref.ref(group)  # a cache keeps no weights alive
         self._width, self._dtype = x.shape[-1], x.dtype
         self._count = len(group.handles)
@@ -129,11 +129,11 @@ class SequenceLoan(StackLoan):
         """See `StackLoan`."""
         length, phase = self._length, batch.phase
         if self._format == DENSE:
-            y = self._native.layers(x, group.native, length, phase)
+            y = self._native.layers(x, group.handle, length, phase)
         else:
             table, is_empty = sequence_table(batch, length, self._capacity), length == 0
             y = self._native.paged_layers(
-                x, group.native, self._format, table, 0, phase, without_tokens=is_empty
+                x, group.handle, self._format, table, 0, phase, without_tokens=is_empty
             )
         self._last, self._length = length, length + batch.length
         return y
@@ -189,7 +189,7 @@ class PagedLoan(StackLoan):
         """See `StackLoan`."""
         table = native_page_table(batch)
         return self._native.paged_layers(
-            x, group.native, self._format, table, self._window, batch.phase
+            x, group.handle, self._format, table, self._window, batch.phase
         )
 
     def take(self, index: int) -> tuple[Weight, Weight]:

@@ -102,6 +102,7 @@ class NativeStack:
             and None not in attentions
             and all(spec is not None and spec.whole for spec in specs)
         )
+        # "prefill", because its groups have no limit of layers. Loans use the group in decode.
         self._all_layers = self._groups_of(0, len(attentions), "prefill")[0] if can_lend else None
 
     def __call__(
