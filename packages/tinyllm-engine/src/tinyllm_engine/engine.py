@@ -81,10 +81,10 @@ class Engine:
         pool = self._pool = PagePool(model, settings, draft_model)
         manager = BlockManager(pool.num_pages, settings.page_size, pool.max_cached_pages)
         self._block_manager = manager
-        self._states = make_state_slots(pool.plan, settings)
+        self._state_slots = make_state_slots(pool.plan, settings)
         caching = settings.enable_prefix_caching
         self._scheduler = Scheduler(
-            manager, settings.max_num_seqs, self._states, enable_prefix_caching=caching
+            manager, settings.max_num_seqs, self._state_slots, enable_prefix_caching=caching
         )
         head = make_head_runner(model, pool, settings.page_size)
         self._drafter = make_drafter(
@@ -124,7 +124,7 @@ class Engine:
     @property
     def stats(self) -> EngineStats:
         """The state of the engine, and counts since it was made."""
-        scheduler, manager, states = self._scheduler, self._block_manager, self._states
+        scheduler, manager, states = self._scheduler, self._block_manager, self._state_slots
         snapshots = None if states is None else states.snapshots
         return EngineStats(
             running=len(scheduler.running),
@@ -298,7 +298,7 @@ class Engine:
         if self._drafter is None:
             return ()
         # Each draft token needs a slot for the recurrent state after it.
-        slots = None if self._states is None else self._states.unused
+        slots = None if self._state_slots is None else self._state_slots.unused
         served = self._scheduler.choose_served()
         return propose_drafts(self._drafter, served, self.settings.num_speculative_tokens, slots)
 
@@ -395,6 +395,6 @@ class Engine:
 
         Pages of a draft model are not stored. The draft model computes missing tokens again.
         """
-        snapshots = None if self._states is None else self._states.snapshots
+        snapshots = None if self._state_slots is None else self._state_slots.snapshots
         caches = self._pool.caches
         return make_prefix_store(self.model, self.settings, self._block_manager, snapshots, caches)

@@ -79,9 +79,9 @@ class HeadRunner:
             self._hidden.append(h[0, mx.array(ends)][:, None])
         assert batch.page_table is not None
         next_tokens = [token for chunk in chunks for token in _next_tokens(chunk)]
-        own = Batch.paged(batch.page_table, "prefill")
+        prompt_batch = Batch.paged(batch.page_table, "prefill")
         ids = mx.array([next_tokens], dtype=mx.int32)
-        self.model.draft(ids, self.model.norm(h), own, self._pool.caches)
+        self.model.draft(ids, self.model.norm(h), prompt_batch, self._pool.caches)
 
     def compute_accepted(self) -> HeadOutputs:
         """Compute the head for the accepted tokens of the last step; return its last outputs."""

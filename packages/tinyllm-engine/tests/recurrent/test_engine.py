@@ -33,8 +33,8 @@ def answer(handle: RequestState) -> list[int]:
 
 def snapshots(engine: Engine) -> list[bytes]:
     """Return the block hashes of all snapshots; the snapshots to evict first come first."""
-    assert engine._states is not None
-    return list(engine._states.snapshots.registered)
+    assert engine._state_slots is not None
+    return list(engine._state_slots.snapshots.registered)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -212,7 +212,7 @@ def test_a_draft_model_has_no_recurrent_layers(
 
 def test_other_models_have_no_slots(pico: Model, prompts: Prompts) -> None:
     engine = Engine(*pico, SETTINGS)
-    assert engine._states is None
+    assert engine._state_slots is None
     assert engine.stats.states_total == engine.stats.snapshots_total == 0
     handle = engine.add(Request(prompts[0], 2))
     engine.step()

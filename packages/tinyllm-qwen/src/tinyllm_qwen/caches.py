@@ -169,10 +169,10 @@ def batch_after(caches: Sequence[LayerCache], rows: int, length: int) -> Batch:
         ValueError: if the caches hold different numbers of tokens, or are paged. The batch of paged
             caches needs a `PageTable`.
     """
-    own = [cache for cache in caches if isinstance(cache, SequenceCache)]
-    if len(own) < len(caches):
+    sequence_caches = [cache for cache in caches if isinstance(cache, SequenceCache)]
+    if len(sequence_caches) < len(caches):
         raise ValueError("batch: expected one for pages, `Batch.paged(table, phase)`, got None")
-    return Batch.at(common_offset(own) if own else 0, rows, length)
+    return Batch.at(common_offset(sequence_caches) if sequence_caches else 0, rows, length)
 
 
 def _cached_layers(config: QwenConfig, part: Partition, draft_layers: int) -> list[int]:
@@ -183,13 +183,13 @@ def _cached_layers(config: QwenConfig, part: Partition, draft_layers: int) -> li
 
 def _state_shape(recurrent: Recurrent, part: Partition, dtype: mx.Dtype) -> StateShape:
     """Return the shape of the state of one sequence in one layer of a partition."""
-    own = part.local_recurrent(recurrent)
+    local = part.local_recurrent(recurrent)
     return StateShape(
-        kernel=own.kernel,
-        channels=own.channels,
-        num_heads=own.num_value_heads,
-        value_dim=own.value_dim,
-        key_dim=own.key_dim,
+        kernel=local.kernel,
+        channels=local.channels,
+        num_heads=local.num_value_heads,
+        value_dim=local.value_dim,
+        key_dim=local.key_dim,
         dtype=dtype,
     )
 

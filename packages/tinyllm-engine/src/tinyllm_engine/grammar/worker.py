@@ -215,8 +215,8 @@ class GrammarWorker:
         with self._changed:
             while True:
                 held = list(self._held.values())
-                own = [seconds for owner, seconds in held if owner == tenant]
-                if sum(own) >= _MAX_HELD_SECONDS_OF_TENANT:
+                used = [seconds for owner, seconds in held if owner == tenant]
+                if sum(used) >= _MAX_HELD_SECONDS_OF_TENANT:
                     keys = [key for key in self._cache if key[0] == tenant]
                 elif sum(seconds for _, seconds in held) >= _MAX_HELD_SECONDS:
                     keys = list(self._cache)

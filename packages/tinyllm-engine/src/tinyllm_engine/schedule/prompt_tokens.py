@@ -27,9 +27,9 @@ def divide(prompts: Sequence[RequestState], budget: int) -> dict[RequestState, i
     lengths: dict[RequestState, int] = {}
     for index, queue in enumerate(queues):
         part = -(-budget // (len(queues) - index))
-        own = _divide_part(queue, part)
-        budget -= sum(own.values())
-        lengths |= own
+        part_lengths = _divide_part(queue, part)
+        budget -= sum(part_lengths.values())
+        lengths |= part_lengths
     return {prompt: length for prompt, length in lengths.items() if length}
 
 

@@ -177,7 +177,7 @@ def run_schedule(
         AssertionError: if a request gets another token than expected, or if a page, a slot or a
             snapshot is not freed.
     """
-    draw, own = random.Random(seed), random.Random(f"forks {seed}")
+    draw, fork_draw = random.Random(seed), random.Random(f"forks {seed}")
     has_head = isinstance(model, Qwen) and model.draft_head is not None
     page_size = draw.choice([3, 8, 16])
     longest = -(-(max(map(len, prompts)) + _LONGEST_ANSWER) // page_size)
@@ -195,7 +195,7 @@ def run_schedule(
         ),
     )
     if model.state_bytes():
-        settings = _with_states(model, settings, own.choice([1, 3, 12, 60]))
+        settings = _with_states(model, settings, fork_draw.choice([1, 3, 12, 60]))
 
     def make(settings: EngineSettings) -> Engine:
         engine = Engine(model, tokenizer, settings, draft_model=draft_model)
@@ -207,7 +207,7 @@ def run_schedule(
             and draft_model is None
             and not has_head
         ):
-            engine._drafter = KnownAnswers(oracle, own)
+            engine._drafter = KnownAnswers(oracle, fork_draw)
         return engine
 
     engine, tally = make(settings), Tally()
@@ -230,7 +230,7 @@ def run_schedule(
             weight=1.0 + tenant,
             cache_salt=str(tenant) if tenant else "",
         )
-        copies = own.choice([1, 1, 4]) if model.state_bytes() else 1
+        copies = fork_draw.choice([1, 1, 4]) if model.state_bytes() else 1
         added += [engine.add(request) for _ in range(copies)]
         for _ in range(draw.randrange(6)):
             engine.step()

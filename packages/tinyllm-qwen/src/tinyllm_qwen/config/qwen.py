@@ -217,11 +217,11 @@ def _text_config(config: dict[str, object], source: str) -> dict[str, object]:
     nested = fields.table("text_config")
     if nested is None or not nests:
         return config
-    own = {name: value for name, value in nested.items() if value is not None}
+    text_config = {name: value for name, value in nested.items() if value is not None}
     top = {name: value for name, value in config.items() if name != "text_config"}
     if top.get("tie_word_embeddings") is not None:
-        own.pop("tie_word_embeddings", None)
-    return top | own
+        text_config.pop("tie_word_embeddings", None)
+    return top | text_config
 
 
 def _attention_bias(fields: Fields, model_type: ModelType) -> bool:

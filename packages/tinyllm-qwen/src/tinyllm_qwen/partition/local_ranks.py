@@ -33,9 +33,9 @@ def local_ranks(ranks: Communicator) -> LocalRanks:
     """Find the ranks on this machine. All ranks must call this function at the same time."""
     machine = blake2b(machine_name().encode(), digest_size=_NUMBER_BYTES).digest()
     found = exchanged(ranks, machine + max(0, free_memory()).to_bytes(_NUMBER_BYTES))
-    own = {rank: data for rank, data in enumerate(found) if data.startswith(machine)}
-    free = min(int.from_bytes(data[_NUMBER_BYTES:]) for data in own.values())
-    return LocalRanks(tuple(own), free)
+    same_machine = {rank: data for rank, data in enumerate(found) if data.startswith(machine)}
+    free = min(int.from_bytes(data[_NUMBER_BYTES:]) for data in same_machine.values())
+    return LocalRanks(tuple(same_machine), free)
 
 
 def machine_name() -> str:

@@ -161,22 +161,22 @@ class Partition:
                     f"total, got {','.join(map(str, layers))}"
                 )
             start, stop = [0, *accumulate(layers)][rank : rank + 2]
-            own = range(start, stop)
+            stage_layers = range(start, stop)
         else:
-            own = _share("layers", total, 1, rank, size)
+            stage_layers = _share("layers", total, 1, rank, size)
         recurrent = config.recurrent
         # Rank 0 decides to which length all ranks trim their caches. A recurrent layer can be
         # trimmed to few lengths, which rank 0 knows only if it has one.
-        if rank == 0 and recurrent is not None and not recurrent.layers.intersection(own):
+        if rank == 0 and recurrent is not None and not recurrent.layers.intersection(stage_layers):
             raise ValueError(
-                f"split: expected a recurrent layer on rank 0, got the attention layers {list(own)}"
-                ": give rank 0 more layers"
+                "split: expected a recurrent layer on rank 0, got the attention layers "
+                f"{list(stage_layers)}: give rank 0 more layers"
             )
         return replace(
             cls.whole(config),
             rank=rank,
             vocabulary=_vocabulary_part(config.vocab_size, rank, size),
-            layers=own,
+            layers=stage_layers,
             by_layers=True,
         )
 
@@ -293,8 +293,12 @@ def _heads(config: QwenConfig, group: int, rank: int, size: int) -> tuple[range,
     holders = [_share("ranks", size, 1, kv, kv_heads) for kv in range(kv_heads)]
     head, ranks = next((head, ranks) for head, ranks in enumerate(holders) if rank in ranks)
     unit = group // math.gcd(group, config.head_dim)
-    own = _share("query heads of one key/value head", per_kv, unit, rank - ranks.start, len(ranks))
-    return range(head * per_kv + own.start, head * per_kv + own.stop), range(head, head + 1)
+    query_heads = _share(
+        "query heads of one key/value head", per_kv, unit, rank - ranks.start, len(ranks)
+    )
+    return range(head * per_kv + query_heads.start, head * per_kv + query_heads.stop), range(
+        head, head + 1
+    )
 
 
 def _recurrent_heads(recurrent: Recurrent, group: int, rank: int, size: int) -> tuple[range, range]:

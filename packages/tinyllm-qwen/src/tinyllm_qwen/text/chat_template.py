@@ -111,11 +111,11 @@ class ChatTemplate:
             }
             for index, message in enumerate(messages)
         ]
-        own = self._variables
+        own_variables = self._variables
         if marks is not None:
-            own = {
+            own_variables = {
                 name: marks.mark(value) if isinstance(value, str) else value
-                for name, value in own.items()
+                for name, value in own_variables.items()
             }
             for turn in turns:
                 if turn.get("role") == "assistant" and "content" in turn:
@@ -123,7 +123,7 @@ class ChatTemplate:
         try:
             return self._renderer("tool_use" if tools is not None else "default", marks)(
                 {
-                    **own,
+                    **own_variables,
                     "documents": None,
                     **{
                         name: _json_value(value, name, clean)
