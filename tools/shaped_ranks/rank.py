@@ -36,7 +36,7 @@ def decode(model: LanguageModel, count: int) -> dict[str, object]:
             before = sent()
         began = time.perf_counter()
         batch = Batch.at(cache[0].offset, *tokens.shape)  # type: ignore[arg-type]
-        best = model.best(tokens, batch, cache, 1)
+        best = model.best_tokens(tokens, batch, cache, 1)
         token = best.tokens[0, mx.argmax(best.scores[0])]
         tokens = token.reshape(1, 1)
         mx.eval(tokens)

@@ -329,11 +329,11 @@ class Shared(Qwen):
         self.noted.append(None)
         return super().__call__(*args, **rest)
 
-    def best(  # type: ignore[override]
+    def best_tokens(  # type: ignore[override]
         self, tokens: mx.array, batch: Batch, caches: Sequence[LayerCache], k: int, **rest: Any
     ) -> object:
         self.noted.append(k)
-        return super().best(tokens, batch, caches, k, **rest)
+        return super().best_tokens(tokens, batch, caches, k, **rest)
 
 
 @pytest.mark.parametrize("within", [3, 0])

@@ -114,7 +114,7 @@ def test_pages_give_the_logits_of_caches() -> None:
     for start, stop in [(0, 9), (9, 10), (10, 23)]:
         table = PageTable.of([(chosen, start, stop)], num_pages=8, page_size=8)
         tokens, batch = expected["tokens"][:1, start:stop], Batch.paged(table, "prefill")
-        parts.append(model(tokens, pages, batch))
+        parts.append(model(tokens, pages, batch=batch))
     assert relative_error(mx.concatenate(parts, axis=1), expected["logits"][:1]) < LOGITS
 
 

@@ -62,7 +62,7 @@ def main() -> None:
     caches = model.make_caches()
     tokens = mx.array([[7]])
     each = [
-        counted(model.best(tokens, Batch.at(at, 1, 1), caches, 1).scores)
+        counted(model.best_tokens(tokens, Batch.at(at, 1, 1), caches, 1).scores)
         for at in range(int(count))
     ]
     sys.stdout.write(json.dumps(each) + "\n")

@@ -9,7 +9,7 @@ from math import inf
 from typing import SupportsIndex
 
 from tinyllm_qwen import QwenConfig, Sampler, SamplingParams, TextTooLongError
-from tinyllm_qwen.generate import check_prompt as check_model_prompt
+from tinyllm_qwen.generate import check_model_prompt
 from tinyllm_qwen.text.output import OutputProcessor
 
 from tinyllm_engine.errors import PromptTooLongError, RequestError
@@ -244,7 +244,7 @@ class RequestState:
         return self.request.embedding
 
     @property
-    def scores_prompt(self) -> bool:
+    def wants_prompt_logprobs(self) -> bool:
         """True while the log-probabilities of the prompt are wanted: until the first new token."""
         return self.request.prompt_logprobs and not self.generated
 
@@ -290,10 +290,11 @@ class RequestState:
 
     def token_ids(self, start: int, stop: int) -> list[int]:
         """Return the ids of positions `start` to `stop`, in `tokens` followed by `draft_tokens`."""
-        own = len(self.tokens)
-        if stop <= own:
+        num_tokens = len(self.tokens)
+        if stop <= num_tokens:
             return self.tokens[start:stop]
-        return self.tokens[start:] + self.draft_tokens[max(0, start - own) : stop - own]
+        drafts = self.draft_tokens[max(0, start - num_tokens) : stop - num_tokens]
+        return self.tokens[start:] + drafts
 
     def block_hashes(self, page_size: int) -> list[bytes]:
         """Return the block hashes of all full pages of `tokens`, also of pages not yet computed."""

@@ -108,8 +108,8 @@ class Runner:
         if not last:
             self._wait()
             return {}
-        states = self._model.norm(h[0, mx.array(list(last.values()))]).astype(mx.float32)
-        vectors = states / mx.linalg.norm(states, axis=-1, keepdims=True)
+        normed = self._model.norm(h[0, mx.array(list(last.values()))]).astype(mx.float32)
+        vectors = normed / mx.linalg.norm(normed, axis=-1, keepdims=True)
         mx.eval(vectors)
         self._wait()
         return dict(zip(last, float_rows(vectors), strict=True))
@@ -127,9 +127,11 @@ class Runner:
         """
         if not chunks:
             return None
-        steps = [(chunk, at) for chunk in chunks for at in range(chunk.start, chunk.stop)]
-        pages = self._table([(chunk.request.block_table, at, at + 1) for chunk, at in steps])
-        batch = Batch.paged(pages, "decode", self._states(chunks))
+        positions = [(chunk, at) for chunk in chunks for at in range(chunk.start, chunk.stop)]
+        page_table = self._page_table(
+            [(chunk.request.block_table, at, at + 1) for chunk, at in positions]
+        )
+        batch = Batch.paged(page_table, "decode", self._state_table(chunks))
         tokens = mx.array([[token] for chunk in chunks for token in chunk.tokens], dtype=mx.int32)
         scores = self._scores(chunks, tokens, batch, [chunk.num_samples for chunk in chunks])
         if scores is None:
@@ -160,18 +162,18 @@ class Runner:
         if any(each.wants_logprobs for each in rows):
             sampled = self._reported(rows, tokens, scores)
         else:
-            mx.eval(tokens, self._recurrent)
+            mx.eval(tokens, self._state_arrays)
             sampled = [SampledToken(token) for token in ints(tokens)]
         samples = iter(sampled)
         return [[next(samples) for _ in range(chunk.num_samples)] for chunk in chunks]
 
     def _prompts(self, chunks: Sequence[Chunk]) -> tuple[Integer[mx.array, "1 T"], Batch]:
         """Return the tokens and the batch of a pass over chunks of prompts."""
-        pages = self._table(
+        page_table = self._page_table(
             [(chunk.request.block_table, chunk.start, chunk.stop) for chunk in chunks]
         )
         tokens = mx.array([[token for chunk in chunks for token in chunk.tokens]], dtype=mx.int32)
-        return tokens, Batch.paged(pages, "prefill", self._states(chunks))
+        return tokens, Batch.paged(page_table, "prefill", self._state_table(chunks))
 
     def _scores(
         self,
@@ -198,8 +200,8 @@ class Runner:
         # Ranks that share the vocabulary exchange a few best tokens faster than all logits.
         best = _num_best(chunks) if self._model.num_ranks > 1 else None
         if best is None:
-            return self._model(tokens, self._caches, batch, indices=indices)[:, 0]
-        return self._model.best(tokens, batch, self._caches, best, indices=indices)
+            return self._model(tokens, self._caches, batch=batch, indices=indices)[:, 0]
+        return self._model.best_tokens(tokens, batch, self._caches, best, indices=indices)
 
     def _hidden(
         self, chunks: Sequence[Chunk], tokens: Integer[mx.array, "B L"], batch: Batch
@@ -233,8 +235,8 @@ class Runner:
             following = chunk.request.prompt[chunk.start + 1 : chunk.stop + 1]
             if chunk.is_scored and following:
                 rows = [chunk.request] * len(following)
-                own = scores[start : start + len(following)]
-                reported = self._reported(rows, mx.array(list(following)), own)
+                tokens = mx.array(list(following))
+                reported = self._reported(rows, tokens, scores[start : start + len(following)])
                 chunk.request.prompt_logprobs[chunk.start + 1 : chunk.stop + 1] = reported
         return scores[mx.array(samples)] if samples else None
 
@@ -256,17 +258,17 @@ class Runner:
         for top, group in groups.items():
             index = mx.array(group)
             samples[top] = with_logprobs(tokens[index], scores[index], top, self._model.ops)
-        mx.eval(tokens, [sample.arrays for sample in samples.values()], self._recurrent)
+        mx.eval(tokens, [sample.arrays for sample in samples.values()], self._state_arrays)
         sampled = [SampledToken(token) for token in ints(tokens)]
         for top, group in groups.items():
             for row, reported in zip(group, _on_host(samples[top]), strict=True):
                 sampled[row] = reported
         return sampled
 
-    def _table(self, chunks: Sequence[tuple[Sequence[int], int, int]]) -> PageTable:
+    def _page_table(self, chunks: Sequence[tuple[Sequence[int], int, int]]) -> PageTable:
         return PageTable.of(chunks, num_pages=self.num_pages, page_size=self.page_size)
 
-    def _states(self, chunks: Sequence[Chunk]) -> StateTable | None:
+    def _state_table(self, chunks: Sequence[Chunk]) -> StateTable | None:
         """Return the slots that each sequence loads and saves; None without recurrent layers."""
         if not self._num_slots:
             return None
@@ -281,7 +283,7 @@ class Runner:
         return StateTable.of(sequences, num_slots=self._num_slots)
 
     @property
-    def _recurrent(self) -> list[mx.array]:
+    def _state_arrays(self) -> list[mx.array]:
         """The arrays of recurrent layers. No token may need the last states that a pass saves."""
         pools = (cache for cache in self._caches if isinstance(cache, RecurrentPool))
         return [array for pool in pools for array in pool.arrays]

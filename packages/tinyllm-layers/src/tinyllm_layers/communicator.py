@@ -22,7 +22,7 @@ class Communicator:
         """Return the arrays of all processes, which have one shape, stacked by rank."""
         return part[None]
 
-    def all_gather_last(
+    def all_gather_features(
         self, part: Shaped[mx.array, "*batch local"], total: int
     ) -> Shaped[mx.array, "*batch total"]:
         """Return the arrays of all processes joined along the last axis, by rank.
@@ -47,11 +47,11 @@ class Communicator:
         """Send `h`, the output of the last layer of this process, to the next process.
 
         Returns:
-            `h`, for `broadcast_last`. The graph of the result contains the send.
+            `h`, for `broadcast_from_last_rank`. The graph of the result contains the send.
         """
         return h
 
-    def broadcast_last(self, h: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:
+    def broadcast_from_last_rank(self, h: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:
         """Return the array `h` of the last process, on every process."""
         return h
 
@@ -82,7 +82,7 @@ class RankCommunicator(Communicator):
         """Return the arrays of all processes, which have one shape, stacked by rank."""
         return mx.distributed.all_gather(part[None], group=self._group)
 
-    def all_gather_last(
+    def all_gather_features(
         self, part: Shaped[mx.array, "*batch local"], total: int
     ) -> Shaped[mx.array, "*batch total"]:
         """Return the arrays of all processes joined along the last axis, by rank."""
@@ -107,7 +107,7 @@ class RankCommunicator(Communicator):
         (h,) = mx.depends([h], [sent])
         return h
 
-    def broadcast_last(self, h: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:
+    def broadcast_from_last_rank(self, h: Float[mx.array, "*shape"]) -> Float[mx.array, "*shape"]:
         """Return the array `h` of the last process, on every process.
 
         The graph of `h` is evaluated at once. The other processes wait for its sends and for this

@@ -72,7 +72,7 @@ def generate(
             `num_speculative_tokens`. The call raises the error, not the iterator.
     """
     tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-    check_prompt(tokens, model.config)
+    check_model_prompt(tokens, model.config)
     caches = model.make_caches() if caches is None else caches
     if len(caches) != model.num_caches:
         raise ValueError(
@@ -100,6 +100,7 @@ def generate(
         )
     text = OutputProcessor(tokenizer, stop)
     limit = min(max_tokens, model.config.context_length - len(tokens))
+    # An answer often ends long before its limit. Caches grow when it is longer than one step.
     for layer_cache in caches:
         layer_cache.set_expected_length(len(tokens) + min(limit, CAPACITY_STEP))
 
@@ -138,7 +139,7 @@ def generate(
     return pieces()
 
 
-def check_prompt(tokens: Sequence[int], config: QwenConfig) -> None:
+def check_model_prompt(tokens: Sequence[int], config: QwenConfig) -> None:
     """Check that a model can compute a prompt and at least one more token.
 
     Raises:
@@ -173,7 +174,7 @@ class PlainDecoding:
         self._sampler = sampler
 
     def prefill(self, tokens: Sequence[int], after: int) -> None:
-        """Compute a chunk of the prompt. `after` is the prompt token after the chunk."""
+        """Compute a chunk of the prompt. Only `Speculation` uses `after`, the token after it."""
         batch = Batch.at(self._caches[0].offset, 1, len(tokens), "prefill")
         self._model.hidden(mx.array([tokens], dtype=mx.int32), batch, self._caches)
 
@@ -202,8 +203,8 @@ class PlainDecoding:
         model, sampler, caches = self._model, self._sampler, self._caches
         batch = Batch.at(caches[0].offset, 1, tokens.shape[1], phase)
         if model.num_ranks > 1 and sampler.num_best is not None:
-            return sampler(model.best(tokens, batch, caches, sampler.num_best)[0])
-        logits = model(tokens, caches, batch, last=1)
+            return sampler(model.best_tokens(tokens, batch, caches, sampler.num_best)[0])
+        logits = model(tokens, caches, batch=batch, last=1)
         return sampler(logits.reshape(-1))  # an index would copy them
 
 

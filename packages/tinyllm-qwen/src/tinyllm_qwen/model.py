@@ -82,8 +82,8 @@ class Qwen:
         self,
         tokens: Integer[mx.array, "B L"],
         caches: Sequence[LayerCache] | None = None,
-        batch: Batch | None = None,
         *,
+        batch: Batch | None = None,
         last: int | None = None,
         indices: Sequence[int] | None = None,
     ) -> Float[mx.array, "rows n V"]:
@@ -122,7 +122,7 @@ class Qwen:
         pipeline = self.groups.pipeline
         h = pipeline.recv(self.embed_tokens(tokens).astype(self.dtype))
         h = self.stack(h, batch, self.layer_caches(caches))
-        return pipeline.broadcast_last(pipeline.send(h))
+        return pipeline.broadcast_from_last_rank(pipeline.send(h))
 
     def draft(
         self,
@@ -166,7 +166,7 @@ class Qwen:
         `last` and `indices` are as in `__call__`.
         """
         logits = self._local_logits(_selected(h, last, indices))
-        return self.groups.world.all_gather_last(logits, self.config.vocab_size)
+        return self.groups.world.all_gather_features(logits, self.config.vocab_size)
 
     def project(self, h: Float[mx.array, "B L E"]) -> Float[mx.array, "B L local"]:
         """Multiply normalized hidden states by this process's rows of the output head.
@@ -177,7 +177,7 @@ class Qwen:
             return self.embed_tokens.as_linear(h)
         return self.ops.linear(h, self.lm_head)
 
-    def best(
+    def best_tokens(
         self,
         tokens: Integer[mx.array, "B L"],
         batch: Batch,
@@ -228,13 +228,13 @@ class Qwen:
         self, count: int, page_size: int, *, kv_bits: int | None = None, state_slots: int = 0
     ) -> list[PagedCache | RecurrentPool]:
         """Allocate pages and slots of many sequences; see `tinyllm_qwen.caches.make_pages`."""
-        pages = self._pages(self.groups.partition, count, page_size, kv_bits, state_slots)
-        mx.eval(cache_arrays(pages))
-        return pages
+        caches = self._pages(self.groups.partition, count, page_size, kv_bits, state_slots)
+        mx.eval(cache_arrays(caches))
+        return caches
 
-    def copy_pages(self, pages: Sequence[LayerCache], pairs: Sequence[tuple[int, int]]) -> None:
+    def copy_pages(self, caches: Sequence[LayerCache], pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole pages in all attention layers, from the first page of a pair to the second."""
-        for cache in pages:
+        for cache in caches:
             if isinstance(cache, PagedCache):
                 cache.copy(pairs)
 

@@ -41,9 +41,9 @@ def continued(model: LanguageModel) -> list[int]:
     for step in range(STEPS):
         batch = Batch.at(cache[0].offset, *tokens.shape)  # type: ignore[arg-type]
         if step < STEPS // 3:
-            token = mx.argmax(model(tokens, cache, batch, last=1))
+            token = mx.argmax(model(tokens, cache, batch=batch, last=1))
         else:
-            token = first_of(model.best(tokens, batch, cache, 1 if step % 2 else 3))
+            token = first_of(model.best_tokens(tokens, batch, cache, 1 if step % 2 else 3))
         tokens = token.reshape(1, 1)
         found.append(int(token))
     return found
@@ -60,7 +60,7 @@ def in_chunks(model: LanguageModel) -> tuple[list[int], list[int]]:
         model.hidden(mx.array([PROMPT[start:stop]]), batch, caches)
     token = PROMPT[last]
     for at in range(last, last + DRIVEN):
-        token = int(mx.argmax(model(mx.array([[token]]), caches, Batch.at(at, 1, 1), last=1)))
+        token = int(mx.argmax(model(mx.array([[token]]), caches, batch=Batch.at(at, 1, 1), last=1)))
         found.append(token)
     kept = last + DRIVEN - 1
     # A wrapped ring has lost tokens.
@@ -68,7 +68,7 @@ def in_chunks(model: LanguageModel) -> tuple[list[int], list[int]]:
         return found, found
     for layer_cache in caches:
         layer_cache.trim(kept)
-    best = model.best(mx.array([[found[-2]]]), Batch.at(kept, 1, 1), caches, 2)
+    best = model.best_tokens(mx.array([[found[-2]]]), Batch.at(kept, 1, 1), caches, 2)
     return found, [*found[:-1], int(first_of(best))]
 
 
@@ -95,9 +95,9 @@ def paged(model: LanguageModel) -> list[int]:
         batch = Batch.paged(table((own, at, at + 1), (other, at, at + 1)), "decode", slots)
         tokens = mx.array([[token], [token]])
         if at % 2:
-            chosen = int(first_of(model.best(tokens, batch, pages, 3, indices=[1])))
+            chosen = int(first_of(model.best_tokens(tokens, batch, pages, 3, indices=[1])))
         else:
-            chosen = int(mx.argmax(model(tokens, pages, batch, indices=[1])))
+            chosen = int(mx.argmax(model(tokens, pages, batch=batch, indices=[1])))
         token = chosen
         found.append(token)
     return found

@@ -99,8 +99,8 @@ def test_a_driver_has_the_results_of_its_model(model: Qwen) -> None:
         model.hidden(tokens, batch, model.make_caches()),
     )
     assert_equal(
-        driver.best(tokens, batch, driver.make_caches(), 3, indices=[2]),
-        model.best(tokens, batch, model.make_caches(), 3, indices=[2]),
+        driver.best_tokens(tokens, batch, driver.make_caches(), 3, indices=[2]),
+        model.best_tokens(tokens, batch, model.make_caches(), 3, indices=[2]),
     )
     assert driver.page_bytes(8, kv_bits=8) == model.page_bytes(8, kv_bits=8)
     for name in ("config", "ops", "dtype", "norm", "num_caches", "num_ranks", "nbytes"):
@@ -118,7 +118,7 @@ def test_a_worker_computes_what_the_driver_computes(model: Qwen, worked: Worked)
     results: list[Result] = [driver(mx.array([[1, 2, 3]]), first, last=1)]
     for cache in first:
         cache.trim(1)
-    results.append(driver.best(mx.array([[4]]), Batch.at(1, 1, 1, "decode"), first, 2))
+    results.append(driver.best_tokens(mx.array([[4]]), Batch.at(1, 1, 1, "decode"), first, 2))
     results.append(driver(mx.array([[5, 6], [7, 8]]), second))
     # A prompt chunk of one token is a prefill, not a decode step.
     results.append(driver.hidden(mx.array([[9]]), Batch.at(2, 1, 1, "prefill"), first))
@@ -150,7 +150,7 @@ def test_a_worker_keeps_the_pages_that_the_driver_keeps(
     # The first sequence continues in its copied page. The head scores two of the three rows.
     table = PageTable.of([([4, 3], 5, 6), ([5], 2, 3), ([5], 3, 4)], **size)
     tokens, batch = mx.array([[8], [9], [10]]), Batch.paged(table, "decode")
-    scores = driver(tokens, pages, batch, indices=[0, 2])
+    scores = driver(tokens, pages, batch=batch, indices=[0, 2])
     assert len(scores) == 2
     work(model, record.sent)
     (theirs,) = worked.caches.values()
@@ -269,7 +269,7 @@ def test_wrong_arguments_are_refused_before_the_workers_hear_of_them(model: Qwen
     with pytest.raises(ValueError, match=r"last: expected 1 to 2 positions, got 3"):
         driver(tokens, cache, last=3)
     with pytest.raises(ValueError, match=r"k: expected 1 to"):
-        driver.best(tokens, Batch.at(0, 1, 2), cache, 0)
+        driver.best_tokens(tokens, Batch.at(0, 1, 2), cache, 0)
     with pytest.raises(ValueError, match=r"tokens: expected the batch's shape \(1, 3\)"):
         driver.hidden(tokens, Batch.at(0, 1, 3), cache)
     table = PageTable.of([([0], 0, 2)], num_pages=4, page_size=4)

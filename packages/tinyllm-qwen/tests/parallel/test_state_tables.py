@@ -56,7 +56,7 @@ def test_a_worker_keeps_the_states_that_the_driver_keeps(model: Qwen) -> None:
     table = PageTable.of([([4, 1], 5, 6), ([4, 1], 6, 7), ([2], 2, 3)], **PAGES)
     states = StateTable.of([(3, 2, {1: 3, 2: 4}), (1, 1, {1: 1})], num_slots=SLOTS)
     tokens, batch = mx.array([[8], [9], [10]]), Batch.paged(table, "decode", states)
-    driver(tokens, pages, batch, last=1)
+    driver(tokens, pages, batch=batch, last=1)
     caches: dict[int, list[LayerCache]] = {}
     for line in record.sent:
         execute(model, caches, decode(line))  # type: ignore[arg-type]

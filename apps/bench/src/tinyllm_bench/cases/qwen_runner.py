@@ -82,7 +82,7 @@ class QwenRunner(LocalRunner):
     def _next(self, tokens: mx.array, cache: Sequence[SequenceCache], phase: Phase) -> mx.array:
         """Return the most probable token after `tokens`."""
         batch = Batch.at(cache[0].offset, 1, len(tokens), phase)
-        logits = self._model(tokens[None], cache, batch, last=1)
+        logits = self._model(tokens[None], cache, batch=batch, last=1)
         return self._model.ops.argmax(logits.squeeze(0))
 
     def _filled_cache(self) -> list[SequenceCache]:

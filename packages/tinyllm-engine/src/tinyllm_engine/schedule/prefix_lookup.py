@@ -49,7 +49,7 @@ class PrefixLookup:
 
     def find(self, request: RequestState) -> list[int] | None:
         """Return the pages that a request shares; None if it waits for a running request."""
-        if request.scores_prompt:
+        if request.wants_prompt_logprobs:
             return []
         hashes, tenant = self._hashes(request), request.tenant
         found = self._block_manager.find(hashes)

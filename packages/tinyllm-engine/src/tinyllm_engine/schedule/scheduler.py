@@ -125,10 +125,10 @@ class Scheduler:
         """
         if self.waiting + len(self._running) < max_waiting + self.max_num_seqs:
             return None
-        own = sum(each.tenant == tenant for each in self._waiting)
+        num_waiting = sum(each.tenant == tenant for each in self._waiting)
         queues = by_tenant(each for each in self._waiting if not each.generated)
         longest = max(queues.values(), key=len, default=[])
-        if len(longest) <= 1 + own:
+        if len(longest) <= 1 + num_waiting:
             raise EngineFullError(self.waiting)
         return longest[-1]
 
@@ -309,7 +309,7 @@ class Scheduler:
         prefilling = [each for each in served if each.is_prefilling and each.block_table]
         if not prefilling:
             return []
-        if any(each.scores_prompt for each in prefilling):
+        if any(each.wants_prompt_logprobs for each in prefilling):
             budget = min(budget, SCORED_TOKENS)
         lengths = divide(prefilling, budget)
         chunks = [_prefill_chunk(request, length) for request, length in lengths.items()]
@@ -370,13 +370,13 @@ def _prefill_chunk(request: RequestState, length: int) -> Chunk:
     start, stop = request.num_computed_tokens, request.num_computed_tokens + length
     ends = stop == len(request.tokens) and request.generates
     tokens = request.token_ids(start, stop)
-    return Chunk(request, start, stop, tokens, int(ends), is_scored=request.scores_prompt)
+    return Chunk(request, start, stop, tokens, int(ends), is_scored=request.wants_prompt_logprobs)
 
 
 def _decode_chunk(request: RequestState) -> Chunk:
     """Return the tokens that a request decodes next."""
-    start, own = request.num_computed_tokens, len(request.tokens)
+    start, num_tokens = request.num_computed_tokens, len(request.tokens)
     num_draft_tokens = len(request.draft_tokens)
-    stop = min(own + num_draft_tokens, start + max(DECODED_AGAIN, 1 + num_draft_tokens))
-    num_samples = 1 + num_draft_tokens if stop == own + num_draft_tokens else 0
+    stop = min(num_tokens + num_draft_tokens, start + max(DECODED_AGAIN, 1 + num_draft_tokens))
+    num_samples = 1 + num_draft_tokens if stop == num_tokens + num_draft_tokens else 0
     return Chunk(request, start, stop, request.token_ids(start, stop), num_samples)

@@ -12,7 +12,7 @@ from tinyllm_ops import NO_STATE, PageTable, Phase, StateTable
 from tinyllm_qwen.model import Qwen
 
 Output = Literal["hidden", "logits", "best"]
-"""The method whose result a pass has: `Qwen.hidden`, `Qwen.__call__` or `Qwen.best`, in order."""
+"""The result of a pass: that of `Qwen.hidden`, `Qwen.__call__` or `Qwen.best_tokens`, in order."""
 
 _TABLE = ("block_tables", "cu_seqlens_q", "seq_lens", "slot_mapping")
 

@@ -46,8 +46,8 @@ class Driver:
         self,
         tokens: Integer[mx.array, "B L"],
         caches: Sequence[LayerCache] | None = None,
-        batch: Batch | None = None,
         *,
+        batch: Batch | None = None,
         last: int | None = None,
         indices: Sequence[int] | None = None,
     ) -> Float[mx.array, "rows n V"]:
@@ -64,7 +64,7 @@ class Driver:
         """Return the output of the last layer, computed on all ranks; see `Qwen.hidden`."""
         return self._array(self._forward(tokens, batch, caches), caches)
 
-    def best(
+    def best_tokens(
         self,
         tokens: Integer[mx.array, "B L"],
         batch: Batch,
@@ -73,7 +73,7 @@ class Driver:
         *,
         indices: Sequence[int] | None = None,
     ) -> BestTokens:
-        """Return the k most likely next tokens, computed on all ranks; see `Qwen.best`."""
+        """Return the k most likely next tokens, computed on all ranks; see `Qwen.best_tokens`."""
         check_num_best(k, self.config.vocab_size)
         check_selection(tokens, None, indices)
         forward = self._forward(tokens, batch, caches)
@@ -105,10 +105,10 @@ class Driver:
         self._run(Forward(self._number(pages[0], spec), spec), pages)
         return pages
 
-    def copy_pages(self, pages: Sequence[LayerCache], pairs: Sequence[tuple[int, int]]) -> None:
+    def copy_pages(self, caches: Sequence[LayerCache], pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole pages of all layers on all ranks; see `Qwen.copy_pages`."""
-        number, spec = self._cache_of(pages)
-        self._run(Forward(number, spec, copies=pairs), pages)
+        number, spec = self._cache_of(caches)
+        self._run(Forward(number, spec, copies=pairs), caches)
 
     def page_bytes(self, page_size: int, *, kv_bits: int | None = None) -> int:
         """Return the size of one page in bytes, the largest of all ranks; see `Qwen.page_bytes`."""

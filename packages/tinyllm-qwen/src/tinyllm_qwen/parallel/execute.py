@@ -38,24 +38,28 @@ def execute(model: Qwen, caches: Caches, forward: Forward) -> Result:
         caches.pop(number, None)  # a worker has no caches that were dropped before their first pass
     if forward.cache not in caches:
         caches[forward.cache] = forward.spec.make(model)
-    own = caches[forward.cache]
+    layer_caches = caches[forward.cache]
     if forward.length is not None:
-        _trim(own, forward.length)
+        _trim(layer_caches, forward.length)
     if forward.copies:
-        model.copy_pages(own, forward.copies)
+        model.copy_pages(layer_caches, forward.copies)
     if forward.batch is None:
         # Finish the copies, so that an error is reported before the next pass.
-        mx.eval(cache_arrays(own))
+        mx.eval(cache_arrays(layer_caches))
         return None
     tokens = mx.array([list(row) for row in forward.tokens], dtype=mx.int32)
     result: mx.array | BestTokens
     if forward.output == "best":
-        result = model.best(tokens, forward.batch, own, forward.k, indices=forward.indices)
+        result = model.best_tokens(
+            tokens, forward.batch, layer_caches, forward.k, indices=forward.indices
+        )
     elif forward.output == "logits":
-        result = model(tokens, own, forward.batch, last=forward.last, indices=forward.indices)
+        result = model(
+            tokens, layer_caches, batch=forward.batch, last=forward.last, indices=forward.indices
+        )
     else:
-        result = model.hidden(tokens, forward.batch, own)
-    mx.async_eval(result_arrays(result), cache_arrays(own))
+        result = model.hidden(tokens, forward.batch, layer_caches)
+    mx.async_eval(result_arrays(result), cache_arrays(layer_caches))
     return result
 
 
