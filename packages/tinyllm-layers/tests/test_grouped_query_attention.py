@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -16,7 +17,7 @@ from tinyllm_layers import (
     RotatingCache,
 )
 from tinyllm_layers.testing import oracle, packed, random_attention
-from tinyllm_ops import OpSet, QuantizedTensor, Weight, Yarn, dequantize
+from tinyllm_ops import OpSet, Phase, QuantizedTensor, Weight, Yarn, dequantize
 from tinyllm_ops.testing import assert_close, exact, normal
 
 HEADS = [(1, 1), (2, 1), (3, 3), (7, 1), (14, 2), (16, 8), (40, 8), (40, 40)]
@@ -101,11 +102,25 @@ def test_rows_at_offsets_of_their_own_are_the_rows_alone(ops: OpSet, dtype: mx.D
             assert_close(both[row : row + 1], exact(single), position=offset)
 
 
-CACHES = {
+CACHES: dict[str, Callable[[], KVCache]] = {
     "dense": DenseCache,
     "quantized": lambda: QuantizedCache(8, 32),
     "rotating": lambda: RotatingCache(9, 2),
 }
+
+
+@pytest.mark.parametrize("kind", CACHES)
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_tokens_that_do_not_follow_those_of_the_cache_are_refused(
+    ops: OpSet, kind: str, phase: Phase
+) -> None:
+    layer, cache = random_attention(64, 4, 2, 32, ops=ops), CACHES[kind]()
+    layer(mx.zeros((1, 3, 64)), Batch.at(0, 1, 3), cache)
+    for offset in (0, 2, 4):
+        with pytest.raises(ValueError, match=f"from position 3 on.*got .* {offset} on"):
+            layer(mx.zeros((1, 1, 64)), Batch.at(offset, 1, 1, phase), cache)
+    assert cache.offset == 3
+    layer(mx.zeros((1, 1, 64)), Batch.at(3, 1, 1, phase), cache)
 
 
 @pytest.mark.parametrize("kind", CACHES)
@@ -134,7 +149,7 @@ def test_the_phase_of_the_batch_reaches_every_op_that_rounds_by_it(ops: OpSet) -
     for cache in (DenseCache(), QuantizedCache(8, 32), RotatingCache(9)):
         for phase in ("prefill", "decode"):
             phases.clear()
-            layer(mx.zeros((1, 1, 64)), Batch.at(5, 1, 1, phase), cache)
+            layer(mx.zeros((1, 1, 64)), Batch.at(cache.offset, 1, 1, phase), cache)
             assert phases == [phase] * 5
 
 

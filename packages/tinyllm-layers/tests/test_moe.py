@@ -237,3 +237,13 @@ def test_refuses_a_shared_expert_that_does_not_fit(changes: dict[str, Any], word
     layer = random_moe(WIDTH, HIDDEN, EXPERTS, CHOSEN, shared_dim=160)
     with pytest.raises(ValueError, match=words):
         replace(layer, **changes)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("shape", [(3, 10, WIDTH), (WIDTH,)])
+def test_a_residual_of_another_shape_is_refused(ops: OpSet, shape: tuple[int, ...]) -> None:
+    layer = make(ops=ops)
+    with pytest.raises(ValueError, match="residual: expected shape"):
+        layer(mx.zeros((1, 10, WIDTH)), residual=mx.zeros(shape))
+    with pytest.raises(ValueError, match="residual: expected dtype"):
+        layer(mx.zeros((1, WIDTH)), residual=mx.zeros((1, WIDTH), mx.float16))

@@ -54,6 +54,17 @@ class Batch:
             positions=slice(offset, offset + length),
         )
 
+    def check_follows(self, offset: int) -> None:
+        """Raise ValueError if the tokens do not follow the `offset` earlier tokens of a cache.
+
+        The first tokens of a cache may have any positions.
+        """
+        if offset and isinstance(self.positions, slice) and self.positions.start != offset:
+            raise ValueError(
+                f"batch: expected tokens from position {offset} on, because the cache has "
+                f"{offset} tokens, got them from position {self.positions.start} on"
+            )
+
     @classmethod
     def paged(
         cls, page_table: PageTable, phase: Phase, state_table: StateTable | None = None

@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass
 import mlx.core as mx
 from jaxtyping import Float, Float32, Integer
 from tinyllm_ops import REFERENCE, OpSet, Phase, QuantizedTensor, Weight, phase_of, sigmoid
-from tinyllm_ops.checks import require_shape
+from tinyllm_ops.checks import require_dtype, require_shape
 
 from tinyllm_layers.communicator import SINGLE, Communicator
 from tinyllm_layers.mlp import MLP
@@ -98,6 +98,9 @@ class MoE:
             residual: an array that is added to the result.
             phase: as in `tinyllm_ops.linear`.
         """
+        if residual is not None:
+            require_shape("residual", residual, x.shape)
+            require_dtype("residual", residual, x.dtype)
         routing_weights, experts = self.route(x, phase=phase)
         rows = x.reshape(-1, x.shape[-1])
         expert_out = self._experts(rows, experts.flatten(), phase or phase_of(x, few=1))

@@ -16,8 +16,15 @@ from tinyllm_ops.page_table import PageTable
 from tinyllm_ops.quantization.tensor import Weight, check_format
 
 
+def require_array(name: str, x: object) -> None:
+    """Raise ValueError unless `x` is an MLX array."""
+    if not isinstance(x, mx.array):
+        raise ValueError(f"{name}: expected an mx.array, got {type(x).__name__}: use mx.array(...)")
+
+
 def require_floating(name: str, x: mx.array) -> None:
-    """Raise ValueError unless `x` is float32, float16 or bfloat16."""
+    """Raise ValueError unless `x` is an MLX array of float32, float16 or bfloat16."""
+    require_array(name, x)
     if x.dtype not in (mx.float32, mx.float16, mx.bfloat16):
         raise ValueError(f"{name}: expected float32, float16 or bfloat16, got {x.dtype}")
 
@@ -89,6 +96,7 @@ def check_expert_linear(x: mx.array, w: Weight, experts: mx.array) -> None:
 
 def check_embedding(ids: mx.array, w: Weight) -> None:
     """Require ids of an integer dtype and w `V E`."""
+    require_array("ids", ids)
     require_rank("w", w, "V E")
     if not mx.issubdtype(ids.dtype, mx.integer):
         raise ValueError(f"ids: expected an integer dtype, got {ids.dtype}")

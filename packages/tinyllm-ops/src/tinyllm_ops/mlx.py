@@ -57,7 +57,7 @@ def linear(
     check_linear(x, w, bias, residual)
     if not isinstance(w, QuantizedTensor):
         y = x @ w.T
-    elif x.size == 0:  # MLX's quantized product divides by the number of rows
+    elif x.size == 0 or not w.shape[0]:  # MLX's quantized product divides by the number of rows
         y = mx.zeros((*x.shape[:-1], w.shape[0]), x.dtype)
     else:
         y = _quantized_matmul(x, w, transpose=True)
@@ -74,7 +74,7 @@ def expert_linear(
 ) -> Float[mx.array, "*batch O"]:
     """Multiply through `mx.gather_mm` or `mx.gather_qmm`, which look up each row's matrix."""
     check_expert_linear(x, w, experts)
-    if x.size == 0:
+    if x.size == 0 or not w.shape[1]:
         return mx.zeros((*x.shape[:-1], w.shape[1]), x.dtype)
     if isinstance(w, mx.array) and _on_cpu() and x.dtype != mx.float32:
         return reference_expert_linear(x, w, experts)  # on the CPU, `mx.gather_mm` needs float32

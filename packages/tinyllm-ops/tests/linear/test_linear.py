@@ -174,3 +174,24 @@ def test_refuses_two_dtypes(ops: OpSet) -> None:
         ops.linear(x, w, mx.zeros((4,), mx.bfloat16))
     with pytest.raises(ValueError, match=r"residual: expected dtype .*float32, got .*float16"):
         ops.linear(x, w, None, mx.zeros((2, 4), mx.float16))
+
+
+@pytest.mark.parametrize("lead", [(), (2,), (2, 3)])
+def test_a_packed_weight_without_rows_gives_an_empty_result(
+    ops: OpSet, lead: tuple[int, ...]
+) -> None:
+    w = quantize(mx.zeros((0, 64)))
+    assert ops.linear(mx.ones((*lead, 64)), w).shape == (*lead, 0)
+    stacked = quantize(mx.zeros((3, 0, 64)))
+    if lead:
+        experts = mx.zeros(lead, mx.int32)
+        assert ops.expert_linear(mx.ones((*lead, 64)), stacked, experts).shape == (*lead, 0)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_an_array_of_numpy_is_refused_by_its_type(ops: OpSet) -> None:
+    w = mx.zeros((3, 4))
+    with pytest.raises(ValueError, match=r"x: expected an mx.array, got ndarray: use mx.array"):
+        ops.linear(np.ones((2, 4), np.float32), w)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"ids: expected an mx.array, got list"):
+        ops.embedding([0], w)  # type: ignore[arg-type]

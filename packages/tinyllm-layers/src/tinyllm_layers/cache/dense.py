@@ -158,6 +158,7 @@ class DenseCache(GrowingCache):
         """Append k and v, and attend causally to all tokens."""
         (buffer,) = self._take_back()
         check_new_tokens(q, k, v, (batch.rows, batch.length), _keys_shape(buffer), buffer.dtype)
+        batch.check_follows(self.offset)
         array, seen = self._extended(k, v), slice(self.offset + k.shape[2])
         # A single query is the last token. It sees every key and needs no mask.
         mask: Mask = "causal" if q.shape[2] > 1 else None

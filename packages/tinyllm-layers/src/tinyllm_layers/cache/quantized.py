@@ -64,6 +64,7 @@ class QuantizedCache(GrowingCache):
         prefill chunk does not change the result.
         """
         check_new_tokens(q, k, v, (batch.rows, batch.length), self._shape, self._dtype)
+        batch.check_follows(self.offset)
         updated = self._extended(k, v, ops)
         keys, values = self._tensors(updated, self.offset + k.shape[2])
         mask: Mask = "causal" if q.shape[2] > 1 else None

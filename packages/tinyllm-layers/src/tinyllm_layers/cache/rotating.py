@@ -77,6 +77,7 @@ class RotatingCache(KVCache):
         tokens of the chunk still see tokens that its last tokens overwrite.
         """
         check_new_tokens(q, k, v, (batch.rows, batch.length), self._shape, self._dtype)
+        batch.check_follows(self.offset)
         if batch.phase == "decode" and q.shape[2] == 1:
             updated = self._extended(k, v)
             used = min(self._offset + 1, self.max_size)
