@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import pytest
 import tokenizers
 from tinyllm_layers import Batch, SequenceCache
@@ -270,3 +272,21 @@ def test_caches_that_are_out_of_step_are_refused(model: Qwen, tokenizer: Tokeniz
 def test_one_stop_string_in_place_of_a_list_is_refused(model: Qwen, tokenizer: Tokenizer) -> None:
     with pytest.raises(ValueError, match="expected a list of them, got the string 'END'"):
         generate(model, tokenizer, PROMPT, stop="END")
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_ids_of_numpy_are_those_of_python(model: Qwen, tokenizer: Tokenizer) -> None:
+    first, second = (
+        [piece.token for piece in generate(model, tokenizer, prompt, max_tokens=4)]
+        for prompt in ([1, 2, 3], np.array([1, 2, 3]))
+    )
+    assert first == second
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("prompt", [b"text", [1.5], [[1, 2]], [{"role": "user"}], 7, None])
+def test_a_prompt_that_is_not_of_token_ids_is_refused(
+    model: Qwen, tokenizer: Tokenizer, prompt: Any
+) -> None:
+    with pytest.raises(ValueError, match=r"prompt: expected a text or token ids.*chat_template"):
+        generate(model, tokenizer, prompt)

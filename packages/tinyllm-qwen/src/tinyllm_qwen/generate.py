@@ -1,7 +1,9 @@
 """Generation of text from a prompt, for one sequence."""
 
+import operator
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import SupportsIndex
 
 import mlx.core as mx
 from jaxtyping import Integer
@@ -10,6 +12,7 @@ from tinyllm_layers.cache.dense import CAPACITY_STEP
 from tinyllm_ops import Phase
 
 from tinyllm_qwen.caches import cache_arrays, common_offset, trim_to_common_prefix
+from tinyllm_qwen.config.fields import show
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import TextTooLongError
 from tinyllm_qwen.language_model import LanguageModel
@@ -67,11 +70,11 @@ def generate(
         One piece per token. The last piece has the finish reason.
 
     Raises:
-        ValueError: if the prompt is empty or fills the context of the model, if the caches hold the
-            whole prompt, if a number is out of range, or if the model has no draft head for
-            `num_speculative_tokens`. The call raises the error, not the iterator.
+        ValueError: if the prompt is empty, is not of token ids, or fills the context of the model,
+            if the caches hold the whole prompt, if a number is out of range, or if the model has no
+            draft head for `num_speculative_tokens`. The call raises the error, not the iterator.
     """
-    tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+    tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else token_ids(prompt)
     check_model_prompt(tokens, model.config)
     caches = model.make_caches() if caches is None else caches
     if len(caches) != model.num_caches:
@@ -137,6 +140,23 @@ def generate(
             trim_to_common_prefix(used_caches, len(tokens) + max(generated - 1, 0))
 
     return pieces()
+
+
+def token_ids(prompt: Iterable[SupportsIndex]) -> list[int]:
+    """Return the ids of a prompt as Python integers, such as those of a NumPy array.
+
+    Raises:
+        ValueError: if the prompt is not a sequence of integers.
+    """
+    try:
+        if not isinstance(prompt, bytes):
+            return [operator.index(token) for token in prompt]
+    except TypeError:
+        pass
+    raise ValueError(
+        f"prompt: expected a text or token ids, got {show(prompt)}: messages become ids with "
+        "`tokenizer.apply_chat_template`"
+    )
 
 
 def check_model_prompt(tokens: Sequence[int], config: QwenConfig) -> None:

@@ -17,6 +17,7 @@ from tinyllm_layers import (
     weights_of,
 )
 from tinyllm_ops import REFERENCE, OpSet, Weight
+from tinyllm_ops.checks import require_array, require_rank
 
 from tinyllm_qwen.caches import batch_after, cache_arrays, make_caches, make_pages
 from tinyllm_qwen.config.qwen import QwenConfig
@@ -312,6 +313,8 @@ def check_selection(
     tokens: Integer[mx.array, "B L"], last: int | None, indices: Sequence[int] | None
 ) -> None:
     """Raise ValueError unless the tokens have `last` positions or `indices`, not both."""
+    require_array("tokens", tokens)
+    require_rank("tokens", tokens, "B L")
     length, count = tokens.shape[1], tokens.size
     if last is not None and indices is not None:
         raise ValueError(f"last: expected None with indices, got {last}: leave one of both out")

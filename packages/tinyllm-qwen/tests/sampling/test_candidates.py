@@ -197,3 +197,11 @@ def test_qwens_vocabulary_is_filtered_exactly() -> None:
     p = float(mass[30_000] + mass[30_001]) / 2
     assert len(kept(candidates(scores).top_p([p])) ^ nucleus(scores, p)) < 10
     assert kept(candidates(scores).top_k(20)) == best_k(scores, 20)
+
+
+@pytest.mark.parametrize("infinite", [0, 1, 2])
+def test_top_p_keeps_a_best_token_whose_score_is_infinite(infinite: int) -> None:
+    scores = mx.array([[1.0, 2.0, 3.0]])
+    scores[0, infinite] = math.inf
+    kept = Candidates(None, scores).top_p([0.9])
+    assert kept.draw(mx.random.key(0)[None]).item() == infinite

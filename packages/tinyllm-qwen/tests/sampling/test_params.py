@@ -117,3 +117,17 @@ def test_a_number_that_is_not_an_integer_is_refused(name: str) -> None:
 def test_a_token_id_of_the_bias_is_an_integer() -> None:
     with pytest.raises(ValueError, match=r"^logit_bias: expected an integer, got 1\.5$"):
         SamplingParams(logit_bias={1.5: 1.0})  # type: ignore[dict-item]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("name", ["temperature", "top_p", "min_p", "repetition_penalty"])
+@pytest.mark.parametrize("value", [None, "1", 1j])
+def test_a_value_that_is_no_number_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name}: expected a number, got"):
+        SamplingParams(**{name: value})
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_bias_that_is_no_mapping_is_refused() -> None:
+    with pytest.raises(ValueError, match="logit_bias: expected numbers by token id, got None"):
+        SamplingParams(logit_bias=None)  # type: ignore[arg-type]

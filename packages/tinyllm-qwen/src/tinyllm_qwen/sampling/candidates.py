@@ -82,6 +82,8 @@ class Candidates:
         mass = mx.cumsum(mx.exp(scores - scores.max(axis=-1, keepdims=True)), axis=-1)
         mass_above = (mass[..., -1:] - mass) / mass[..., -1:]
         keep = mass_above < _column([max(number, _SMALLEST_P) for number in p])
+        # Sums with an infinite or missing score are NaN, of which a comparison is false.
+        keep[..., -1] = True
         return Candidates(self._tokens_at(ranking), mx.where(keep, scores, -math.inf))
 
     def draw(self, keys: UInt32[mx.array, "R 2"]) -> Int[mx.array, "R"]:

@@ -3,6 +3,7 @@
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import SupportsIndex
 
 _GREEDY_BELOW = 1e-5
@@ -15,6 +16,14 @@ _LARGEST = 1e10
 float32; an infinite score would make others NaN."""
 
 _INTEGERS = ("top_k", "top_logprobs", "seed")
+_NUMBERS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +66,11 @@ class SamplingParams:
         for name in _INTEGERS:
             if (number := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _integer(name, number))
+        for name in _NUMBERS:
+            if not isinstance(number := getattr(self, name), Real):
+                raise ValueError(f"{name}: expected a number, got {number!r}")
+        if not isinstance(self.logit_bias, Mapping):
+            raise ValueError(f"logit_bias: expected numbers by token id, got {self.logit_bias!r}")
         # Copy the mapping, because the caller may change the original.
         biases = {_integer("logit_bias", each): bias for each, bias in self.logit_bias.items()}
         object.__setattr__(self, "logit_bias", biases)
