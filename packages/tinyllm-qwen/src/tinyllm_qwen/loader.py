@@ -40,7 +40,8 @@ def load(
             repository on the Hugging Face Hub, such as "Qwen/Qwen3-0.6B".
         ops: the implementation of the maths, or a `Backend`, which has a faster stack of layers and
             changes the layout of the weights.
-        dtype: the dtype of the floating weights; None keeps the dtype of the checkpoint.
+        dtype: the dtype of the floating weights; None keeps the dtype of the checkpoint, or that of
+            most bytes if it has several, packed matrices not counted.
         revision: the branch, tag or commit of a repository.
         progress: a callback with the number of bytes of weights read so far, and of all bytes.
         group: the processes that share the model, from `mx.distributed.init`. Each process loads

@@ -175,7 +175,23 @@ def test_the_index_of_another_model_names_shards_that_are_not_there(
     made = random_checkpoint().fill().save(shards=3)
     names = {"model.norm.weight": "model-00001-of-00008.safetensors"}
     (made.folder / INDEX).write_text(json.dumps({"weight_map": names}))
+    (made.folder / "model-00002-of-00003.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"1 of 1 shards are missing \(model-00001-of-00008"):
+        load_weights(made.folder, made.config)
+
+
+@pytest.mark.parametrize("index", [None, ["model-00001-of-00008.safetensors"]])
+def test_a_complete_set_of_shards_needs_no_index(
+    random_checkpoint: MakeCheckpoint, index: list[str] | None
+) -> None:
+    made = random_checkpoint().fill().save(shards=3)
+    (made.folder / INDEX).unlink()
+    if index is not None:
+        (made.folder / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys("a", index[0])}))
+    weights = load_weights(made.folder, made.config)
+    assert all(mx.array_equal(weights[name], tensor) for name, tensor in made.tensors.items())  # type: ignore[arg-type]
+    (made.folder / "model-00003-of-00003.safetensors").rename(made.folder / "model-3.safetensors")
+    with pytest.raises(CheckpointError, match="download"):
         load_weights(made.folder, made.config)
 
 

@@ -125,14 +125,29 @@ def test_a_dtype_casts_everything_but_the_codes(
             assert weight.dtype == dtype
 
 
-def test_files_of_several_dtypes_load_in_one_that_holds_them_all(
-    random_checkpoint: MakeCheckpoint,
+@pytest.mark.parametrize("other", [mx.float16, mx.float32])
+def test_files_of_several_dtypes_load_in_that_of_most_bytes(
+    random_checkpoint: MakeCheckpoint, other: mx.Dtype
 ) -> None:
     made = random_checkpoint().fill(mx.bfloat16)
-    made.tensors["norm.weight"] = made.tensors["norm.weight"].astype(mx.float16)
+    made.tensors["norm.weight"] = made.tensors["norm.weight"].astype(other)
     weights = load_weights(made.save().folder, made.config)
-    assert {weight.dtype for weight in weights.values()} == {mx.float32}
-    assert mx.array_equal(weights["norm.weight"], made.tensors["norm.weight"])  # type: ignore[arg-type]
+    assert {weight.dtype for weight in weights.values()} == {mx.bfloat16}
+
+
+def test_scales_in_another_dtype_do_not_change_that_of_the_model(
+    random_checkpoint: MakeCheckpoint,
+) -> None:
+    made = random_checkpoint(quantization={"group_size": 64, "bits": 4}).fill(mx.bfloat16)
+    made.quantize(MATRICES, 64, 4)
+    for name, tensor in made.tensors.items():
+        if name.endswith((".scales", ".biases")):  # as AutoRound writes them
+            made.tensors[name] = tensor.astype(mx.float16)
+    weights = load_weights(made.save().folder, made.config)
+    assert weights["norm.weight"].dtype == mx.bfloat16
+    packed = weights["embed_tokens.weight"]
+    assert isinstance(packed, QuantizedTensor)
+    assert packed.scales.dtype == mx.bfloat16
 
 
 def test_a_dtype_that_is_not_floating_is_refused(random_checkpoint: MakeCheckpoint) -> None:
@@ -196,10 +211,37 @@ def test_a_missing_head_points_to_the_config(random_checkpoint: MakeCheckpoint) 
         load_weights(made.save().folder, made.config)
 
 
+def test_a_missing_head_of_packed_weights_points_to_the_config_too(
+    random_checkpoint: MakeCheckpoint,
+) -> None:
+    table = {"group_size": 64, "bits": 4}
+    made = random_checkpoint(tie_word_embeddings=False, quantization=table).fill()
+    made.quantize(MATRICES, 64, 4)
+    del made.tensors["lm_head.weight"]
+    with pytest.raises(CheckpointError, match="set tie_word_embeddings to true"):
+        load_weights(made.save().folder, made.config)
+
+
 def test_packed_weights_need_a_config_that_says_how(random_checkpoint: MakeCheckpoint) -> None:
     made = random_checkpoint().fill().quantize(MATRICES, 64, 4).save()
     with pytest.raises(CheckpointError, match=r"config\.json has no quantization"):
         load_weights(made.folder, made.config)
+
+
+@pytest.mark.parametrize(("mode", "bits", "group_size"), [("affine", 8, 32), *FLOAT_FORMATS])
+def test_a_matrix_that_the_config_does_not_name_has_the_format_of_its_shapes(
+    random_checkpoint: MakeCheckpoint, mode: str, bits: int, group_size: int
+) -> None:
+    made = random_checkpoint(quantization={"group_size": 64, "bits": 4}).fill()
+    made.quantize(MATRICES[1:], 64, 4).quantize(MATRICES[:1], group_size, bits, mode)
+    weights = load_weights(made.save().folder, made.config)
+    for path, expected in (
+        (MATRICES[0], (mode, bits, group_size)),
+        (MATRICES[1], ("affine", 4, 64)),
+    ):
+        weight = weights[f"{path}.weight"]
+        assert isinstance(weight, QuantizedTensor)
+        assert (weight.mode, weight.bits, weight.group_size) == expected
 
 
 @pytest.mark.parametrize(
@@ -213,7 +255,10 @@ def test_packed_weights_need_a_config_that_says_how(random_checkpoint: MakeCheck
 def test_packed_weights_that_contradict_the_config_are_named(
     random_checkpoint: MakeCheckpoint, table: dict[str, object], message: str
 ) -> None:
-    made = random_checkpoint(quantization=table).fill().quantize(MATRICES, 64, 4).save()
+    named = {"group_size": 64, "bits": 4, "embed_tokens": table} | {
+        f"layers.{layer}.{name}": table for layer in range(2) for name in PROJECTIONS
+    }
+    made = random_checkpoint(quantization=named).fill().quantize(MATRICES, 64, 4).save()
     with pytest.raises(CheckpointError, match=message):
         load_weights(made.folder, made.config)
 

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tinyllm_ops import QuantizationMode, Yarn
+from tinyllm_ops import QuantizationMode
 from tinyllm_qwen.config.quantization import PackedFormat
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.errors import CheckpointError
@@ -74,7 +74,6 @@ QWEN2_MOE = QWEN25 | {
 FOUR_BITS = {"group_size": 64, "bits": 4}
 NVFP4 = {"group_size": 16, "bits": 4, "mode": "nvfp4", "global_scale": True}
 
-YARN = {"factor": 4.0, "original_max_position_embeddings": 32768}
 SLIDING = ["full_attention", "sliding_attention"]
 FLOAT_FORMATS = [("mxfp4", 4, 32), ("mxfp8", 8, 32), ("nvfp4", 4, 16)]
 
@@ -103,21 +102,6 @@ def test_qwen3_has_qk_norm_and_a_head_dim_of_its_own() -> None:
 def test_attention_bias_of_qwen3_reaches_the_output_projection() -> None:
     config = QwenConfig.from_hf(QWEN3 | {"attention_bias": True})
     assert (config.attention_bias, config.output_bias) == (True, True)
-
-
-@pytest.mark.parametrize(
-    "spelling",
-    [
-        {"rope_theta": 10000},
-        {"rope_theta": 10000.0, "rope_scaling": {"type": "default"}},
-        {"rope_theta": 10000.0, "rope_scaling": {"type": "yarn", "rope_type": "default"}},
-        {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}},
-        {"rope_theta": 10000.0, "rope_parameters": {"rope_theta": 10000}},
-    ],
-)
-def test_rope_theta_is_read_in_every_spelling(spelling: dict[str, object]) -> None:
-    without = {key: value for key, value in QWEN3.items() if key != "rope_theta"}
-    assert QwenConfig.from_hf(without | spelling).rope_theta == 10000.0
 
 
 def test_qwen3_moe_has_experts_in_every_layer() -> None:
@@ -216,65 +200,6 @@ def test_sliding_layers_are_the_same_as_in_transformers(
     assert (found and (found.size, found.layers)) == (layers and (4096, layers))  # type: ignore[comparison-overlap]
 
 
-@pytest.mark.parametrize(
-    "spelling",
-    [
-        {"rope_theta": 1e6, "rope_scaling": YARN | {"rope_type": "yarn"}},
-        {"rope_theta": 1e6, "rope_scaling": YARN | {"type": "yarn"}},
-        {"rope_parameters": YARN | {"rope_type": "yarn", "rope_theta": 1e6}},
-        {"rope_theta": 1e6, "rope_scaling": YARN | {"type": "yarn", "rope_type": "yarn"}},
-    ],
-)
-def test_yarn_is_read_in_every_spelling(spelling: dict[str, object]) -> None:
-    without = {key: value for key, value in QWEN3.items() if key != "rope_theta"}
-    config = QwenConfig.from_hf(without | spelling)
-    assert config.rope_scaling == Yarn(4.0, 32_768)
-    assert (config.max_position_embeddings, config.context_length) == (40_960, 131_072)
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({"factor": 2}, Yarn(2.0, 40_960)),
-        ({"original_max_position_embeddings": 10_240}, Yarn(4.0, 10_240)),
-        ({"factor": 2.0, "attention_factor": 1.5}, Yarn(2.0, 40_960, attention_factor=1.5)),
-        (
-            {"factor": 2.0, "mscale": 1.0, "mscale_all_dim": 1.0},
-            Yarn(2.0, 40_960, attention_factor=1.0),
-        ),
-        ({"factor": 2.0, "mscale": 0.5}, Yarn(2.0, 40_960)),
-        (
-            {"factor": 2.0, "beta_fast": 20, "beta_slow": 2, "truncate": False},
-            Yarn(2.0, 40_960, 20.0, 2.0, truncate=False),
-        ),
-    ],
-)
-def test_absent_yarn_settings_default_as_in_transformers(
-    settings: dict[str, object], expected: Yarn
-) -> None:
-    table = {"rope_type": "yarn"} | settings
-    assert QwenConfig.from_hf(QWEN3 | {"rope_scaling": table}).rope_scaling == expected
-
-
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"factor": 0.5}, "factor.*from 1"),
-        ({"factor": "4"}, "factor.*'4'"),
-        ({"factor": float("inf")}, "factor.*inf"),
-        ({"factor": 4.0, "beta_fast": 1, "beta_slow": 2}, "beta_slow.*at most beta_fast"),
-        ({"factor": 4.0, "original_max_position_embeddings": 0}, "original_max_position.*from 1"),
-        ({"factor": 4.0, "attention_factor": -1}, "attention_factor"),
-        ({"factor": 4.0, "truncate": "no"}, "truncate.*true or false"),
-    ],
-)
-def test_settings_of_yarn_that_make_no_sense_are_refused(
-    settings: dict[str, object], named: str
-) -> None:
-    with pytest.raises(CheckpointError, match=named):
-        QwenConfig.from_hf(QWEN3 | {"rope_scaling": {"rope_type": "yarn"} | settings})
-
-
 @pytest.mark.parametrize(("mode", "bits", "group"), FLOAT_FORMATS)
 def test_float_formats_have_one_width_and_one_group(
     mode: QuantizationMode, bits: int, group: int
@@ -283,6 +208,18 @@ def test_float_formats_have_one_width_and_one_group(
     quantization = QwenConfig.from_hf(QWEN3 | {"quantization": table}).quantization
     assert quantization is not None
     assert quantization.default == PackedFormat(group_size=group, bits=bits, mode=mode)
+
+
+def test_entries_of_quantization_that_are_of_no_loaded_module_are_ignored() -> None:
+    entries = {
+        "quant_method": "mlx",
+        "autoround_version": "0.12",
+        "vision_tower.blocks.0.attn": {"bits": 16, "group_size": 64},
+        "model.layers.0.mlp.up_proj": {},
+    }
+    quantization = QwenConfig.from_hf(QWEN3 | {"quantization": FOUR_BITS | entries}).quantization
+    assert quantization is not None
+    assert quantization.overrides == {"layers.0.mlp.up_proj": None}
 
 
 def test_fields_without_effect_on_inference_are_ignored() -> None:
@@ -300,6 +237,7 @@ def test_fields_without_effect_on_inference_are_ignored() -> None:
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "rope_parameters.*partial"),
         ({"rope_parameters": {"full_attention": {}}}, "rope_parameters.*per kind of layer"),
         ({"rope_parameters": {"rope_theta": 5.0}}, "rope_theta.*one value"),
+        ({"rope_type": "yarn", "factor": 4.0}, "rope_type.*rope_parameters.*'yarn'"),
         ({"layer_types": "full_attention"}, "layer_types.*a list of 28"),
         ({"layer_types": ["full_attention"]}, "layer_types.*a list of 28"),
         ({"layer_types": ["linear_attention"] * 28}, "layer_types.*'linear_attention'"),

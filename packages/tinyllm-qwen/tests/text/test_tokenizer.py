@@ -142,6 +142,20 @@ def test_end_tokens_are_the_union_of_all_files(folder: Path) -> None:
     assert Tokenizer.from_folder(folder).eos_token_ids == {3, 5, 7, end}
 
 
+def test_an_end_token_of_the_map_of_special_tokens_alone_is_read(folder: Path) -> None:
+    edit(folder / "tokenizer_config.json", lambda values: values.pop("eos_token"))
+    assert Tokenizer.from_folder(folder).eos_token_ids == frozenset()
+    end = {"content": "<|im_end|>", "special": True}
+    edit(folder / "special_tokens_map.json", lambda values: values.update(eos_token=end))
+    assert Tokenizer.from_folder(folder).eos_token_ids == QWEN3.eos_token_ids
+
+
+def test_tokens_that_only_templates_name_need_not_exist(folder: Path) -> None:
+    named = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
+    edit(folder / "tokenizer_config.json", lambda values: values.update(named))
+    assert Tokenizer.from_folder(folder).eos_token_ids == QWEN3.eos_token_ids
+
+
 def test_a_named_token_may_be_an_object(folder: Path) -> None:
     start = {"content": "<|im_start|>", "special": True}
     edit(folder / "tokenizer_config.json", lambda values: values.update(bos_token=start))

@@ -1,6 +1,6 @@
 """The schema of a checkpoint: the tensors that a config requires, and a check against the files."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from tinyllm_qwen.checkpoint.stored_tensor import StoredTensor
 from tinyllm_qwen.checkpoint.tensor_reader import MLX_DTYPES
@@ -156,8 +156,10 @@ def packed_formats(
     """Return the formats of the packed matrices, by module path.
 
     As in MLX, a matrix is packed if the files have scales for the matrix. The config gives the
-    default format, and the formats of matrices that differ. A matrix with a format of its own or
-    without a floating weight counts as packed too, so that `check_schema` reports missing scales.
+    default format, and the formats of matrices that differ. If a matrix that the config does not
+    name has other shapes than the default format, its shapes determine its format, as in mlx-lm. A
+    matrix with a format of its own or without a floating weight counts as packed too, so that
+    `check_schema` reports missing scales.
     """
     quantization = config.quantization
     if quantization is None:
@@ -168,11 +170,25 @@ def packed_formats(
         packed = quantization.format_of(path)
         if packed is None or not is_matrix(name, shape):
             continue
+        if path not in quantization.overrides:
+            packed = _stored_format(path, shape[-1], stored) or packed
         weight = stored.get(name)
         floating = weight is not None and weight.dtype in FLOATING
         if f"{path}.scales" in stored or path in quantization.overrides or not floating:
             formats[path] = packed
     return formats
+
+
+def _stored_format(
+    path: str, columns: int, stored: Mapping[str, StoredTensor]
+) -> PackedFormat | None:
+    """Return the format that the shapes of a packed matrix determine; None if there is none."""
+    codes, scales = stored.get(f"{path}.weight"), stored.get(f"{path}.scales")
+    if codes is None or scales is None or not codes.shape or not scales.shape:
+        return None
+    return PackedFormat.of_shapes(
+        columns, codes.shape[-1], scales.shape[-1], floating=scales.dtype in FLOATING
+    )
 
 
 def check_schema(
@@ -221,7 +237,7 @@ def check_schema(
     lines += _section("missing", missing)
     lines += _section("unexpected", unexpected)
     lines += _section("wrong", wrong)
-    lines.append(_advice(config, missing, unexpected))
+    lines.append(_advice(config, missing, unexpected, wrong))
     raise CheckpointError("\n".join(lines))
 
 
@@ -233,10 +249,12 @@ def _section(title: str, items: list[str]) -> list[str]:
     return [f"  {title} ({len(items)}):", *(f"    {item[:200]}" for item in items[:_LISTED]), *more]
 
 
-def _advice(config: QwenConfig, missing: Iterable[str], unexpected: Iterable[str]) -> str:
+def _advice(
+    config: QwenConfig, missing: Iterable[str], unexpected: Iterable[str], wrong: Sequence[str]
+) -> str:
     """Return the remedy at the end of an error message."""
     if config.quantization is None and any(name.endswith(".scales") for name in unexpected):
         return "The files are quantized, but config.json has no quantization: use their config."
-    if set(missing) == {"lm_head.weight"}:
+    if {name.rpartition(".")[0] for name in missing} == {"lm_head"} and not wrong:
         return "If the embedding is also the head, set tie_word_embeddings to true in config.json."
     return "Config and weights come from different models, or a file is damaged: download again."

@@ -28,8 +28,9 @@ def find_shards(folder: Path) -> list[Path]:
     """List the files that hold the tensors of a checkpoint.
 
     As in transformers, "model.safetensors" takes precedence over an index. Of the index, only the
-    names of the files are used. The tensors of a file follow from its header. Every returned file
-    exists and lies directly in the folder.
+    names of the files are used. The tensors of a file follow from its header. Without an index, or
+    if none of its files is there, a complete set of files "model-00001-of-00002.safetensors" and so
+    on is taken, as mlx-lm takes any. Every returned file exists and lies directly in the folder.
 
     Raises:
         CheckpointError: if there is neither "model.safetensors" nor an index, or a shard is missing
@@ -37,9 +38,11 @@ def find_shards(folder: Path) -> list[Path]:
     """
     if exists_or_broken_link(folder / SINGLE):
         return [folder / SINGLE]
-    if not exists_or_broken_link(folder / INDEX):
-        raise _nothing_to_load(folder)
     index = folder / INDEX
+    if not exists_or_broken_link(index):
+        if shards := _complete_set(folder):
+            return shards
+        raise _nothing_to_load(folder)
     weight_map = read_json_object(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(
@@ -58,6 +61,8 @@ def find_shards(folder: Path) -> list[Path]:
             f"{index}: expected at most {MAX_SHARDS} shards, got {len(names)}: download it again"
         )
     missing = sorted(name for name in names if not exists_or_broken_link(folder / name))
+    if len(missing) == len(names) and (shards := _complete_set(folder)):
+        return shards  # quantized files beside the index of their source
     if missing:
         listed = ", ".join(name[:80] for name in missing[:10])
         raise CheckpointError(
@@ -70,6 +75,13 @@ def find_shards(folder: Path) -> list[Path]:
 def _stays_inside(name: str) -> bool:
     """Return True if a name from an index is a file name without a path, on any platform."""
     return name.endswith(".safetensors") and name.isprintable() and not set(name) & set("/\\:")
+
+
+def _complete_set(folder: Path) -> list[Path]:
+    """Return the files 1 to n of n by their names; no files unless all are there, and no others."""
+    found = sorted(folder.glob("model-*-of-*.safetensors"))
+    expected = [f"model-{n:05}-of-{len(found):05}.safetensors" for n in range(1, len(found) + 1)]
+    return found if [path.name for path in found] == expected else []
 
 
 def _nothing_to_load(folder: Path) -> CheckpointError:

@@ -40,8 +40,8 @@ def load_weights(
     Args:
         folder: a folder with model.safetensors, or with shards and an index.
         config: the config of the checkpoint.
-        dtype: the dtype of every floating tensor. None keeps the dtype of the files, or uses
-            float32 if the files have several dtypes.
+        dtype: the dtype of every floating tensor. None keeps the dtype of the files. If they have
+            several dtypes, it is that of most bytes, packed matrices not counted.
         progress: a callback with the number of bytes read so far, and of all bytes.
         draft_head: True to load the draft head (`mtp.*`) too.
         prepared_bytes: the size of a weight for the check of memory; see `Backend`.
@@ -123,14 +123,12 @@ def _find(
     if dtype is not None and dtype not in MLX_DTYPES.values():
         raise ValueError(f"dtype: expected float32, float16 or bfloat16, got {dtype}")
     stored = find_tensors(folder, config)
+    if not draft_head:  # as in mlx-lm, a head that is not used need not fit
+        stored = {name: tensor for name, tensor in stored.items() if not is_draft_head(name)}
     formats = check_schema(config, stored, str(folder))
     if draft_head:
         _check_draft_head(stored, config, folder)
-        return stored, formats
-    return (
-        {name: tensor for name, tensor in stored.items() if not is_draft_head(name)},
-        {path: packed for path, packed in formats.items() if not is_draft_head(path)},
-    )
+    return stored, formats
 
 
 def _check_draft_head(stored: dict[str, StoredTensor], config: QwenConfig, folder: Path) -> None:
@@ -149,17 +147,19 @@ def _check_draft_head(stored: dict[str, StoredTensor], config: QwenConfig, folde
 
 
 def _common_dtype(stored: dict[str, StoredTensor]) -> mx.Dtype:
-    """Return the floating dtype of the files, or float32 if the files have several dtypes.
+    """Return the floating dtype of the files: that of most bytes, if they have several dtypes.
 
-    float32 represents the numbers of float16 and bfloat16 exactly. The vectors of a recurrent
-    layer do not count: 16-bit checkpoints store some of them in float32.
+    The scales and biases of packed matrices do not count: some exporters write them in float16,
+    whatever the dtype of the model is. Nor do the vectors of a recurrent layer: 16-bit checkpoints
+    store some of them in float32.
     """
-    dtypes = {
-        tensor.dtype
-        for name, tensor in stored.items()
-        if tensor.dtype in FLOATING and not (".linear_attn." in name and len(tensor.shape) == 1)
-    }
-    return MLX_DTYPES[dtypes.pop()] if len(dtypes) == 1 else mx.float32
+    sizes = dict.fromkeys(FLOATING, 0)
+    for name, tensor in stored.items():
+        is_packed = name.endswith((".scales", ".biases"))
+        is_recurrent = ".linear_attn." in name and len(tensor.shape) == 1
+        if tensor.dtype in FLOATING and not (is_packed or is_recurrent):
+            sizes[tensor.dtype] += tensor.nbytes
+    return MLX_DTYPES[max(sizes, key=sizes.__getitem__)]
 
 
 def _size(

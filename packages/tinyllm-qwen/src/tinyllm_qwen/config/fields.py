@@ -101,6 +101,14 @@ class Fields:
                 raise self.error(name, f"integers from {low} to {high}")
         return tuple(items)
 
+    def numbers(self) -> list[str]:
+        """List the fields whose value is a number."""
+        return [
+            name
+            for name, value in self._values.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        ]
+
     def error(self, name: str, expected: str) -> CheckpointError:
         """Make the error for a field, with the expected and the actual value."""
         value = self.raw(name)

@@ -14,7 +14,7 @@ from tinyllm_ops.quantization.tensor import (
 )
 
 from tinyllm_qwen.config.fields import Fields, label, show
-from tinyllm_qwen.config.module_path import module_path
+from tinyllm_qwen.config.module_path import VISION, module_path
 from tinyllm_qwen.errors import CheckpointError
 
 _SETTINGS = frozenset({"group_size", "bits", "mode", "global_scale"})
@@ -61,6 +61,24 @@ class PackedFormat:
             raise fields.error("bits", f"one of {AFFINE_BITS}")
         return cls(group_size=group_size, bits=bits, mode=mode)
 
+    @staticmethod
+    def of_shapes(
+        columns: int, words: int, groups: int, *, floating: bool
+    ) -> "PackedFormat | None":
+        """Return the format of a packed matrix whose arrays have these shapes; None if none has.
+
+        Args:
+            columns: the columns of the matrix.
+            words: the 32-bit words of codes of a row.
+            groups: the scales of a row.
+            floating: True if scales are floating-point numbers, as in mode "affine" alone.
+        """
+        for packed in _FORMATS:
+            fits = (columns * packed.bits, columns) == (words * 32, groups * packed.group_size)
+            if fits and (packed.mode == AFFINE) == floating:
+                return packed
+        return None
+
     def arrays(self, path: str, shape: tuple[int, ...]) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Return the arrays of a packed matrix by name, each with its dtype and shape.
 
@@ -78,6 +96,17 @@ class PackedFormat:
             f"{path}.scales": ("" if affine else "U8", groups),
         }
         return arrays | ({f"{path}.biases": ("", groups)} if affine else {})
+
+
+_FORMATS = (
+    *(PackedFormat(group_size=size, bits=bits) for size in AFFINE_GROUPS for bits in AFFINE_BITS),
+    *(
+        PackedFormat(group_size=FLOAT_MODES[mode][1], bits=FLOAT_MODES[mode][0], mode=mode)
+        for mode in QUANTIZATION_MODES
+        if mode != AFFINE
+    ),
+)
+"""All formats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +148,7 @@ class Quantization:
         if table is None:
             return None
         method = table.get("quant_method")
-        if method is not None:
+        if method not in (None, "mlx"):
             raise CheckpointError(
                 f"{source}: quantization by {show(method)} is not supported: use the original "
                 "bfloat16 repository, or one that MLX quantized (mlx-community has many)"
@@ -127,14 +156,16 @@ class Quantization:
         default = PackedFormat.from_hf(table, f"{source}: {name}")
         overrides: dict[str, PackedFormat | None] = {}
         for key, value in table.items():
-            if key in _SETTINGS or value is None:
+            if key in _SETTINGS or value is None or key.startswith(VISION):
                 continue
             path = module_path(key)
-            if isinstance(value, dict):
-                overrides[path] = PackedFormat.from_hf(value, f"{source}: {name}.{label(key)}")
-            elif isinstance(value, bool):
+            if isinstance(value, bool):
                 overrides[path] = default if value else None
-            else:
+            elif value == {}:  # as in mlx-lm
+                overrides[path] = None
+            elif isinstance(value, dict):
+                overrides[path] = PackedFormat.from_hf(value, f"{source}: {name}.{label(key)}")
+            elif "." in key or key == "lm_head":  # others are of no module, such as a version
                 raise CheckpointError(
                     f"{source}: {name}.{label(key)}: expected settings, true or false, got "
                     f"{show(value)}"

@@ -9,6 +9,24 @@ from tinyllm_qwen.errors import CheckpointError
 
 _LARGEST = 1e15  # far beyond any published base or factor
 
+_KNOWN = frozenset(
+    {
+        "attention_factor",
+        "attn_factor",
+        "beta_fast",
+        "beta_slow",
+        "extrapolation_factor",
+        "factor",
+        "max_position_embeddings",
+        "mscale",
+        "mscale_all_dim",
+        "original_max_position_embeddings",
+        "partial_rotary_factor",
+        "rope_theta",
+    }
+)
+"""The fields of a table of YaRN that hold one number."""
+
 
 def read_rope_theta(fields: Fields) -> float:
     """Read `rope_theta`, at the top level (transformers 4) or in `rope_parameters` (5).
@@ -70,6 +88,8 @@ def read_rope_scaling(
         CheckpointError: if a setting is out of range, the two tables differ, or a table has another
             kind of scaling.
     """
+    if fields.raw("rope_type") not in (None, "default"):
+        raise fields.error("rope_type", "it in rope_parameters, with the other fields of the kind")
     found = [
         _scaling(fields.nested(name), partial=partial)
         for name in ("rope_scaling", "rope_parameters")
@@ -109,8 +129,14 @@ def _yarn(table: Fields, max_position_embeddings: int) -> Yarn:
     """Read the settings of YaRN.
 
     Absent betas get the values of the paper. An absent factor is `max_position_embeddings`
-    divided by the original context length, but at least 1.
+    divided by the original context length, but at least 1. Numbers under other names are refused,
+    because they might change the result.
     """
+    for name in table.numbers():
+        if name not in _KNOWN:
+            raise table.error(name, "no such field in settings of YaRN: correct its name")
+    if table.number("extrapolation_factor", 0.0, 1e6, default=1.0) != 1.0:
+        raise table.error("extrapolation_factor", "1, since other values are not implemented")
     original = table.integer(
         "original_max_position_embeddings", 1, 1 << 31, default=max_position_embeddings
     )
@@ -133,9 +159,12 @@ def _yarn(table: Fields, max_position_embeddings: int) -> Yarn:
 
 
 def _attention_factor(table: Fields, factor: float) -> float | None:
-    """Return attention_factor, or the factor that follows from mscale and mscale_all_dim.
+    """Return attention_factor, or the factor that follows from attn_factor, mscale and the others.
 
-    As in transformers, mscale and mscale_all_dim are used only if both are given and not 0.
+    As in transformers, mscale and mscale_all_dim are used only if both are given and not 0. As in
+    vLLM, attn_factor multiplies the factor that would be used without it.
+    DeepSeek-R1-0528-Qwen3-8B has one that makes the product 1; transformers 5 and mlx-lm 0.32
+    ignore it.
 
     Returns:
         The factor, or None for the factor of the paper.
@@ -143,7 +172,8 @@ def _attention_factor(table: Fields, factor: float) -> float | None:
     if table.raw("attention_factor") is not None:
         return table.number("attention_factor", 1e-6, 1e6)
     scales = [table.number(name, 0.0, 1e6, default=0.0) for name in ("mscale", "mscale_all_dim")]
+    times = table.number("attn_factor", 1e-6, 1e6, default=1.0)
     if not all(scales):
-        return None
+        return None if times == 1 else times * (0.1 * math.log(factor) + 1.0)
     over, under = (0.1 * scale * math.log(factor) + 1.0 for scale in scales)
-    return over / under
+    return times * over / under

@@ -60,20 +60,25 @@ def has_panicked(error: BaseException) -> bool:
 
 
 def read_named_tokens(folder: Path, backend: tokenizers.Tokenizer) -> dict[str, str]:
-    """Return the named tokens of tokenizer_config.json, as texts by names such as "eos_token".
+    """Return the named tokens of the tokenizer, as texts by names such as "eos_token".
+
+    They are in tokenizer_config.json, or in older checkpoints in special_tokens_map.json alone.
 
     Raises:
-        CheckpointError: if a text is not a token of `backend`.
+        CheckpointError: if the first or the last token of a text is not a token of `backend`.
     """
-    fields = read_fields(folder / CONFIG)
+    tables = [read_fields(folder / name) for name in (CONFIG, "special_tokens_map.json")]
     named: dict[str, str] = {}
     for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
+        fields = next((table for table in tables if table.raw(name) is not None), tables[0])
         value = fields.raw(name)
         if isinstance(value, dict):  # an object that describes the token
             value = value.get("content")
         if value is None:
             continue
-        if not isinstance(value, str) or backend.token_to_id(value) is None:
+        if not isinstance(value, str):
+            raise fields.error(name, "a string")
+        if name in ("bos_token", "eos_token") and backend.token_to_id(value) is None:
             raise fields.error(name, "a token of tokenizer.json")
         named[name] = value
     return named
