@@ -210,6 +210,17 @@ def test_float_formats_have_one_width_and_one_group(
     assert quantization.default == PackedFormat(group_size=group, bits=bits, mode=mode)
 
 
+def test_a_model_with_dual_chunk_attention_has_the_context_of_one_chunk() -> None:
+    chunks = {"chunk_size": 262144, "local_size": 8192, "original_max_position_embeddings": 262144}
+    fields = {"max_position_embeddings": 1010000, "dual_chunk_attention_config": chunks}
+    config = QwenConfig.from_hf(QWEN25 | fields)
+    assert config.context_length == 262144
+    [notice] = config.notices
+    assert "at most 262144 tokens" in notice
+    short = QwenConfig.from_hf(QWEN25 | {"dual_chunk_attention_config": chunks})
+    assert (short.context_length, short.notices) == (QWEN25["max_position_embeddings"], ())
+
+
 def test_entries_of_quantization_that_are_of_no_loaded_module_are_ignored() -> None:
     entries = {
         "quant_method": "mlx",
@@ -248,7 +259,7 @@ def test_fields_without_effect_on_inference_are_ignored() -> None:
         ),
         ({"hidden_act": "gelu"}, "hidden_act.*gelu"),
         ({"num_experts": 8}, "num_experts"),
-        ({"dual_chunk_attention_config": {"chunk_size": 1}}, "dual_chunk_attention_config"),
+        ({"dual_chunk_attention_config": {"local_size": 1}}, "dual_chunk.*chunk_size.*nothing"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantization.*gptq"),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, "bitsandbytes"),
         ({"quantization": {"group_size": 32, "bits": 4, "mode": "mxfp5"}}, "mode.*mxfp4.*mxfp5"),

@@ -31,7 +31,6 @@ from tinyllm_qwen.errors import CheckpointError
 # tensor, loading the weights refuses the tensor.
 _NOT_IN_USE: dict[str, tuple[object, ...]] = {
     "attn_logit_softcapping": (),
-    "dual_chunk_attention_config": (),
     "embedding_multiplier": (1,),
     "final_logit_softcapping": (),
     "hidden_act": ("silu",),
@@ -73,6 +72,8 @@ class QwenConfig:
         rotary_dims: the number of features of a head that RoPE rotates, an even number.
         mtp_layers: the number of layers of the draft head for multi-token prediction. A checkpoint
             may lack its weights.
+        chunk_size: the longest text in one chunk of dual chunk attention (Qwen2.5-1M), for which it
+            is plain attention; None for models without.
         has_vision_tower: True if the checkpoint has a vision tower, which is not loaded.
     """
 
@@ -98,6 +99,7 @@ class QwenConfig:
     output_gate: bool = False
     rotary_dims: int = 0
     mtp_layers: int = 0
+    chunk_size: int | None = None
     has_vision_tower: bool = False
 
     def __post_init__(self) -> None:
@@ -127,17 +129,25 @@ class QwenConfig:
         Configs of Qwen that set `rope_scaling` keep the `max_position_embeddings` of the model
         without scaling, so the factor of YaRN is applied here.
         """
-        if self.rope_scaling is None:
-            return self.max_position_embeddings
-        stretched = self.rope_scaling.original_max_position_embeddings * self.rope_scaling.factor
-        return max(self.max_position_embeddings, int(stretched))
+        length = self.max_position_embeddings
+        if (yarn := self.rope_scaling) is not None:
+            length = max(length, int(yarn.original_max_position_embeddings * yarn.factor))
+        return length if self.chunk_size is None else min(length, self.chunk_size)
 
     @property
     def notices(self) -> tuple[str, ...]:
         """Sentences about parts of the checkpoint that are not loaded, for the user."""
-        if not self.has_vision_tower:
-            return ()
-        return ("images are not understood: the vision tower of this checkpoint is not loaded",)
+        notices: list[str] = []
+        if self.has_vision_tower:
+            notices.append(
+                "images are not understood: the vision tower of this checkpoint is not loaded"
+            )
+        if self.context_length == self.chunk_size:
+            notices.append(
+                f"texts have at most {self.chunk_size} tokens, one chunk of this checkpoint: dual "
+                "chunk attention, for longer ones, is not implemented"
+            )
+        return tuple(notices)
 
     @classmethod
     def from_folder(cls, folder: Path) -> "QwenConfig":
@@ -201,6 +211,7 @@ class QwenConfig:
             output_gate=hybrid,
             rotary_dims=read_rotary_dims(fields, head_dim) if hybrid else head_dim,
             mtp_layers=_mtp_layers(fields, model_type),
+            chunk_size=_chunk_size(fields),
             has_vision_tower=fields.table("vision_config") is not None,
         )
 
@@ -252,6 +263,12 @@ def _intermediate_size(fields: Fields, model_type: ModelType) -> int:
     shared = "shared_expert_intermediate_size"
     name = shared if model_type in HYBRID_MOE else "intermediate_size"
     return fields.integer(name, 1, 1 << 24)
+
+
+def _chunk_size(fields: Fields) -> int | None:
+    """Return the chunk size of dual chunk attention (An et al. 2024, arXiv:2402.17463)."""
+    name = "dual_chunk_attention_config"
+    return fields.nested(name).integer("chunk_size", 1, 1 << 31) if fields.table(name) else None
 
 
 def _mtp_layers(fields: Fields, model_type: ModelType) -> int:
