@@ -2,10 +2,12 @@
 
 import importlib.metadata
 import json
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +23,21 @@ def test_stdout_has_only_the_answer(chat: Run, scripted: str) -> None:
     assert "first token" in err
     assert "peak" in err
     assert "\x1b" not in err
+
+
+def test_a_checkpoint_without_an_end_token_is_a_notice(
+    chat: Run, scripted: str, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(scripted, tmp_path / "endless")
+    for name in ("config.json", "tokenizer_config.json"):
+        fields = json.loads((folder / name).read_text())
+        for end in ("eos_token", "eos_token_id"):
+            fields.pop(end, None)
+        (folder / name).write_text(json.dumps(fields))
+    done = chat("--model", str(folder), "--prompt", "hi", "--max-tokens", "4")
+    assert done.returncode == 0
+    assert b"names no end token (eos_token_id)" in done.stderr
+    assert b"no end token" not in chat("--model", scripted, "--prompt", "hi").stderr
 
 
 def test_json_is_one_complete_record(chat: Run, scripted: str) -> None:

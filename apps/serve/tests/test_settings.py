@@ -1,7 +1,9 @@
 """Options of the command line reach the engine."""
 
 import asyncio
+import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -52,6 +54,21 @@ def test_an_option_for_recurrent_layers_has_no_effect_without_them(start: Start)
     server = start("--snapshot-memory", "0.1")
     (notice,) = server.entries("--snapshot-memory has no effect: the model has no recurrent layers")
     assert notice["level"] == "warning"
+
+
+def test_the_start_warns_of_what_a_checkpoint_lacks(
+    start: Start, endless: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(endless, tmp_path / "without-end")
+    for name in ("config.json", "tokenizer_config.json"):
+        values = json.loads((folder / name).read_text())
+        for end in ("eos_token", "eos_token_id"):
+            values.pop(end, None)
+        (folder / name).write_text(json.dumps(values))
+    server = start("--model", str(folder))
+    server.wait_for("ready")
+    events = [str(entry["event"]) for entry in server.log() if entry["level"] == "warning"]
+    assert any("names no end token" in event for event in events)
 
 
 def test_every_engine_option_reaches_the_engine(tmp_path: Path) -> None:

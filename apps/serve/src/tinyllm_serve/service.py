@@ -227,6 +227,8 @@ class Service(ServedModel):
         else:
             part, tokenizer = self._group.member.load(folder, ops=ops, dtype=dtype)
             model = self._group.member.drive(part)
+        for notice in (*model.config.notices, *tokenizer.notices):
+            _log.warning("%s", notice)
         self._weight_bytes = model.nbytes
         longest = model.config.context_length
         context = settings.max_model_len or longest

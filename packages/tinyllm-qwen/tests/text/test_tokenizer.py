@@ -144,10 +144,14 @@ def test_end_tokens_are_the_union_of_all_files(folder: Path) -> None:
 
 def test_an_end_token_of_the_map_of_special_tokens_alone_is_read(folder: Path) -> None:
     edit(folder / "tokenizer_config.json", lambda values: values.pop("eos_token"))
-    assert Tokenizer.from_folder(folder).eos_token_ids == frozenset()
+    without = Tokenizer.from_folder(folder)
+    assert without.eos_token_ids == frozenset()
+    [notice] = without.notices
+    assert "no end token" in notice
     end = {"content": "<|im_end|>", "special": True}
     edit(folder / "special_tokens_map.json", lambda values: values.update(eos_token=end))
-    assert Tokenizer.from_folder(folder).eos_token_ids == QWEN3.eos_token_ids
+    whole = Tokenizer.from_folder(folder)
+    assert (whole.eos_token_ids, whole.notices) == (QWEN3.eos_token_ids, ())
 
 
 def test_tokens_that_only_templates_name_need_not_exist(folder: Path) -> None:

@@ -176,7 +176,7 @@ class LocalAssistant:
         """Return notices about a slower backend and about options without effect."""
         config = self.model.config
         notices = [self.backend.note] if self.backend.note else []
-        notices += config.notices
+        notices += [*config.notices, *self._tokenizer.notices]
         if self.settings.kv_bits is not None and config.recurrent is not None:
             recurrent, layers = len(config.recurrent.layers), config.num_hidden_layers
             notices.append(

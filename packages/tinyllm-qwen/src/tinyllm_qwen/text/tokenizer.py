@@ -92,6 +92,13 @@ class Tokenizer:
             index for index, token in self._added_tokens.items() if token.special
         )
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Sentences about what the checkpoint lacks, for the user."""
+        if self.eos_token_ids:
+            return ()
+        return ("this checkpoint names no end token (eos_token_id): only the limit ends an answer",)
+
     @classmethod
     def from_folder(cls, folder: Path) -> "Tokenizer":
         """Read the tokenizer of the checkpoint in `folder`.
