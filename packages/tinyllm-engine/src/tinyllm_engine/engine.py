@@ -29,6 +29,7 @@ from tinyllm_engine.schedule.state_slots import make_state_slots
 from tinyllm_engine.schedule.step import Step
 from tinyllm_engine.speculative.drafter import propose_drafts, record_acceptance
 from tinyllm_engine.speculative.make_drafter import make_drafter
+from tinyllm_engine.stats import Counts, engine_stats
 
 _log = logging.getLogger(__name__)
 
@@ -106,10 +107,8 @@ class Engine:
         self._failed: list[RequestState] = []
         self._unreturned: list[tuple[RequestState, Output]] = []  # outputs for the next `step`
         self.failures = 0
-        # Counts for `EngineStats`.
-        self._added = 0
-        self._prompt_tokens = self._cached_tokens = self._generated_tokens = 0
-        self._draft_tokens = self._accepted_tokens = self._failed_steps = 0
+        self._added = 0  # requests
+        self._counts = Counts()
 
     @property
     def has_work(self) -> bool:
@@ -124,29 +123,7 @@ class Engine:
     @property
     def stats(self) -> EngineStats:
         """The state of the engine, and counts since it was made."""
-        scheduler, manager, states = self._scheduler, self._block_manager, self._state_slots
-        snapshots = None if states is None else states.snapshots
-        return EngineStats(
-            running=len(scheduler.running),
-            waiting=scheduler.waiting,
-            pages_total=manager.num_pages,
-            pages_used=manager.num_pages - manager.available,
-            pages_cached=manager.cached,
-            states_total=0 if states is None else states.capacity,
-            states_used=0 if states is None else states.used,
-            snapshots_total=0 if snapshots is None else len(snapshots.slots),
-            snapshots_held=0 if snapshots is None else snapshots.count,
-            snapshots_used=0 if snapshots is None else snapshots.held,
-            snapshot_hits=0 if snapshots is None else snapshots.hits,
-            snapshot_evictions=0 if snapshots is None else snapshots.evictions,
-            prompt_tokens=self._prompt_tokens,
-            cached_tokens=self._cached_tokens,
-            generated_tokens=self._generated_tokens,
-            preemptions=scheduler.preemptions,
-            draft_tokens=self._draft_tokens,
-            accepted_tokens=self._accepted_tokens,
-            failed_steps=self._failed_steps,
-        )
+        return engine_stats(self._scheduler, self._counts)
 
     def add(self, request: Request, grammar: CompiledGrammar | None = None) -> RequestState:
         """Put a request into the queue. Later steps compute its tokens.
@@ -173,7 +150,7 @@ class Engine:
         if displaced is not None:
             self._fail(displaced, EngineFullError(self._scheduler.waiting))
         self._added += 1
-        self._prompt_tokens += len(request.prompt)
+        self._counts.prompt_tokens += len(request.prompt)
         self._scheduler.add(added)
         return added
 
@@ -352,9 +329,9 @@ class Engine:
             accepted = request.accept(samples)
             if num_draft_tokens:
                 record_acceptance(request, num_draft_tokens, len(accepted) - 1)
-                self._draft_tokens += num_draft_tokens
-                self._accepted_tokens += len(accepted) - 1
-            self._generated_tokens += len(accepted)
+                self._counts.draft_tokens += num_draft_tokens
+                self._counts.accepted_tokens += len(accepted) - 1
+            self._counts.generated_tokens += len(accepted)
             self._scheduler.update(request, len(request.tokens) - 1)
             if request.finish_reason is not None:
                 self._finish(request, request.finish_reason)
@@ -370,7 +347,7 @@ class Engine:
     def _handle_failed_step(self) -> None:
         """Queue all requests again after a failed step, but for those that failed twice."""
         self.failures += 1
-        self._failed_steps += 1
+        self._counts.failed_steps += 1
         for request in self._recovery.requeue_running():
             request.failures += 1
             if request.failures > 1:
@@ -384,7 +361,7 @@ class Engine:
 
     def _finish(self, request: RequestState, reason: RequestFinishReason) -> None:
         request.finish_reason = reason
-        self._cached_tokens += request.usage.cached_tokens
+        self._counts.cached_tokens += request.usage.cached_tokens
         self._scheduler.remove(request)
         if self._drafter is not None:
             self._drafter.forget(request)
