@@ -360,7 +360,7 @@ class Engine:
         self._finish(request, "error")
 
     def _finish(self, request: RequestState, reason: RequestFinishReason) -> None:
-        request.finish_reason = reason
+        request.finish(reason)
         self._counts.cached_tokens += request.usage.cached_tokens
         self._scheduler.remove(request)
         if self._drafter is not None:

@@ -160,9 +160,9 @@ class RequestState:
         arrival: the number of requests that were added before this request.
         max_tokens: the most tokens to generate, within the context and the pages; 0 for an
             embedding.
-        sampler: the sampler, advanced to the last token in `tokens`.
+        sampler: the sampler, advanced to the last token in `tokens` until the end.
         output_processor: the converter of tokens to text.
-        constraint: the state of the grammar; None without a grammar.
+        constraint: the state of the grammar; None without a grammar, and after the end.
         tokens: prompt and generated tokens.
         num_computed_tokens: the number of tokens whose keys and values are in the pages.
         block_table: page numbers: page `block_table[i]` holds tokens i * page_size to
@@ -351,3 +351,12 @@ class RequestState:
         self.draft_tokens.clear()
         self.failures = 0
         return outputs
+
+    def finish(self, reason: RequestFinishReason) -> None:
+        """End the request, and drop the memory of its grammar and of its penalties.
+
+        The caller may keep the state for long, for its tokens.
+        """
+        self.finish_reason = reason
+        self.constraint = None
+        self.sampler = Sampler(SamplingParams(), vocab_size=1)  # no further token is chosen
