@@ -5,6 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tinyllm_engine.request import Request, RequestState
+from tinyllm_engine.schedule.prompt_tokens import SCORED_TOKENS
 from tinyllm_engine.schedule.scheduler import DECODED_AGAIN, PATIENCE
 from tinyllm_engine.testing import SchedulerMemory
 
@@ -165,6 +166,17 @@ def test_prompts_may_take_longer_only_while_no_request_decodes() -> None:
     assert len(step.decode) == 1
     assert sum(len(chunk.tokens) for chunk in step.prefill) == 8
     assert long.is_prefilling
+
+
+@pytest.mark.parametrize("tenant", ["a", "b"])
+def test_a_prompt_with_log_probabilities_leaves_the_budget_to_others(tenant: str) -> None:
+    world = SchedulerMemory(num_pages=9000)
+    scored = [world.add(Request([n] * 4000, 0, prompt_logprobs=True, tenant="a")) for n in (1, 2)]
+    plain = add(world, [3] * 4000, 1, tenant=tenant)
+    step = world.scheduler.schedule(1000)
+    lengths = {chunk.request: len(chunk.tokens) for chunk in step.prefill}
+    assert sum(lengths.pop(request, 0) for request in scored) == SCORED_TOKENS
+    assert lengths == {plain: 1000 - SCORED_TOKENS}
 
 
 def test_a_level_of_priority_overtakes_a_limited_number_of_requests() -> None:

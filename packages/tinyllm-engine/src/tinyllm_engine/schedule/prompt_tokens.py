@@ -5,6 +5,24 @@ from collections.abc import Sequence
 from tinyllm_engine.request import RequestState
 from tinyllm_engine.schedule.tenant_quotas import by_tenant
 
+SCORED_TOKENS = 128
+"""The most prompt tokens of a step whose log-probabilities are asked for. It limits the memory of
+the scores: V numbers for each token."""
+
+
+def divide_scored(prompts: Sequence[RequestState], budget: int) -> dict[RequestState, int]:
+    """Divide the prompt tokens of a step like `divide`, with at most `SCORED_TOKENS` scored tokens.
+
+    Prompts without scores get what the limit leaves of the budget.
+    """
+    lengths = divide(prompts, budget)
+    scored = [prompt for prompt in prompts if prompt.wants_prompt_logprobs]
+    part = sum(lengths.get(prompt, 0) for prompt in scored)
+    if part <= SCORED_TOKENS:
+        return lengths
+    others = [prompt for prompt in prompts if not prompt.wants_prompt_logprobs]
+    return divide(scored, SCORED_TOKENS) | divide(others, budget - SCORED_TOKENS)
+
 
 def divide(prompts: Sequence[RequestState], budget: int) -> dict[RequestState, int]:
     """Return the number of tokens of each prompt in the next step, `budget` tokens in all.

@@ -7,7 +7,7 @@ from tinyllm_engine.errors import EngineFullError
 from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.request import RequestState
 from tinyllm_engine.schedule.prefix_lookup import PrefixLookup
-from tinyllm_engine.schedule.prompt_tokens import divide
+from tinyllm_engine.schedule.prompt_tokens import divide_scored
 from tinyllm_engine.schedule.state_slots import StateSlots
 from tinyllm_engine.schedule.step import Chunk, Step
 from tinyllm_engine.schedule.tenant_quotas import TenantQuotas, by_tenant, last_of
@@ -17,10 +17,6 @@ PATIENCE = 64
 """The number of arrivals that one level of priority counts as. It limits how many later requests
 with a better priority can overtake a request."""
 
-SCORED_TOKENS = 128
-"""The most prompt tokens of a step in which a request asks for their log-probabilities. It limits
-the memory of the scores: V numbers for each token."""
-
 DECODED_AGAIN = 64
 """After a preemption, the most generated tokens that a request decodes again in one step."""
 
@@ -29,8 +25,8 @@ class Scheduler:
     """Admits requests if there are enough pages, and limits the prompt tokens of a step.
 
     Every step decodes a token of each request that has finished its prefill, and prefills a limited
-    number of prompt tokens, so that a long prompt does not stall decoding. `divide` divides these
-    tokens between the prompts.
+    number of prompt tokens, so that a long prompt does not stall decoding. `divide_scored` divides
+    these tokens between the prompts.
 
     Tenants share the engine's time as `TenantTime` describes. They share the seats (the
     `max_num_seqs` places among the running requests) and the pages as `TenantQuotas` describes. The
@@ -309,9 +305,7 @@ class Scheduler:
         prefilling = [each for each in served if each.is_prefilling and each.block_table]
         if not prefilling:
             return []
-        if any(each.wants_prompt_logprobs for each in prefilling):
-            budget = min(budget, SCORED_TOKENS)
-        lengths = divide(prefilling, budget)
+        lengths = divide_scored(prefilling, budget)
         chunks = [_prefill_chunk(request, length) for request, length in lengths.items()]
         if self.states is not None:
             chunks = [self.states.assign_prefill_slots(chunk) for chunk in chunks]
