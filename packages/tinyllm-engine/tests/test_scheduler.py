@@ -211,6 +211,21 @@ def test_tokens_are_decoded_again_several_at_a_time_after_a_preemption() -> None
     assert steps == 1 + -(-100 // DECODED_AGAIN)  # one step for the prompt
 
 
+def test_a_step_decodes_a_limited_number_of_tokens_again_after_a_failed_step() -> None:
+    world = SchedulerMemory(num_pages=900, max_num_seqs=8)
+    requests = [add(world, [n] * 3, 200) for n in range(8)]
+    while not all(request.generated > 100 for request in requests):
+        world.step(24)
+    world.scheduler.reset()
+    before, rows = [request.generated for request in requests], []
+    while before == [request.generated for request in requests]:
+        world.step(24)
+        rows.append([len(chunk.tokens) for chunk in world.last.decode])
+    assert rows[0] == []
+    assert rows[1] == [DECODED_AGAIN, *[1] * 7]  # the first in queue order is ready first
+    assert all(sum(each) <= DECODED_AGAIN + 7 for each in rows)
+
+
 def test_a_prefix_that_is_being_computed_is_waited_for_and_shared() -> None:
     world = SchedulerMemory(num_pages=60)
     twins = [add(world, [1] * 33, 2) for _ in range(3)]

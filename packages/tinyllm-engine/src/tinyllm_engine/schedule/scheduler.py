@@ -18,7 +18,8 @@ PATIENCE = 64
 with a better priority can overtake a request."""
 
 DECODED_AGAIN = 64
-"""After a preemption, the most generated tokens that a request decodes again in one step."""
+"""The most generated tokens that a step decodes again after preemptions or a failed step, in
+addition to one token of each request. It limits the pause of the requests that decode."""
 
 
 class Scheduler:
@@ -279,21 +280,24 @@ class Scheduler:
     def _decode_chunks(self, served: Sequence[RequestState]) -> list[Chunk]:
         """Return a chunk for each request that decodes, and allocate the pages of the chunks.
 
-        If pages run out, draft tokens are dropped first, and then requests are preempted.
+        If pages run out, draft tokens are dropped first, and then requests are preempted. The first
+        request in queue order decodes as many tokens again as `DECODED_AGAIN` allows.
         """
         chunks: list[Chunk] = []
+        again = DECODED_AGAIN
         for request in served:
             if not request.block_table or request.is_prefilling:  # no pages: preempted in this loop
                 continue
-            chunk = _decode_chunk(request)
+            chunk = _decode_chunk(request, again)
             if not self.reserve(request, chunk.stop):
                 request.draft_tokens.clear()
-                chunk = _decode_chunk(request)
+                chunk = _decode_chunk(request, again)
                 while not self.reserve(request, chunk.stop):
                     self._preempt(self._next_to_preempt())
                     if not request.block_table:
                         break
             if request.block_table:
+                again -= len(chunk.tokens) - 1 - len(request.draft_tokens)
                 if self.states is not None:
                     chunk = self.states.assign_decode_slots(chunk)
                 chunks.append(chunk)
@@ -367,10 +371,10 @@ def _prefill_chunk(request: RequestState, length: int) -> Chunk:
     return Chunk(request, start, stop, tokens, int(ends), is_scored=request.wants_prompt_logprobs)
 
 
-def _decode_chunk(request: RequestState) -> Chunk:
-    """Return the tokens that a request decodes next."""
+def _decode_chunk(request: RequestState, again: int) -> Chunk:
+    """Return the tokens that a request decodes next, up to `again` of them decoded before."""
     start, num_tokens = request.num_computed_tokens, len(request.tokens)
     num_draft_tokens = len(request.draft_tokens)
-    stop = min(num_tokens + num_draft_tokens, start + max(DECODED_AGAIN, 1 + num_draft_tokens))
+    stop = min(num_tokens + num_draft_tokens, start + max(again, 1 + num_draft_tokens))
     num_samples = 1 + num_draft_tokens if stop == num_tokens + num_draft_tokens else 0
     return Chunk(request, start, stop, request.token_ids(start, stop), num_samples)
