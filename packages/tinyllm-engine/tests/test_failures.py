@@ -21,7 +21,7 @@ from tinyllm_engine import (
 )
 from tinyllm_engine.testing import DRAWN, GREEDY, PENALIZED, Oracle, run_schedule
 from tinyllm_layers import Batch, LayerCache
-from tinyllm_qwen import Qwen, SamplingParams, Tokenizer
+from tinyllm_qwen import Qwen, Sampler, SamplingParams, Tokenizer
 
 Model = tuple[Qwen, Tokenizer]
 
@@ -129,6 +129,55 @@ def test_a_token_between_two_failures_forgives_the_first(
     assert engine.stats.failed_steps > 1
     for handle in handles:
         assert answer(handle) == generated(handle.prompt, 12, GREEDY)
+
+
+@pytest.mark.parametrize("num_tokens", [0, 3])
+@pytest.mark.parametrize("num_speculative_tokens", [0, 3])
+def test_requests_whose_steps_fail_take_no_others_with_them(
+    pico: Model,
+    prompts: list[list[int]],
+    generated: Oracle,
+    num_tokens: int,
+    num_speculative_tokens: int,
+) -> None:
+    """Two of eight requests make each step fail, after some tokens."""
+    settings = EngineSettings(
+        8, max_num_batched_tokens=64, num_speculative_tokens=num_speculative_tokens, max_num_seqs=5
+    )
+    engine = Engine(*pico, settings)
+    handles = [engine.add(Request(prompt, 9)) for prompt in prompts[:8]]
+    culprits = [handles[1], handles[5]]
+
+    class Broken(Sampler):
+        def ahead(self, draft_tokens: Sequence[int]) -> list[Sampler]:
+            if any(len(answer(each)) == num_tokens and each.sampler is self for each in culprits):
+                raise ValueError("no memory for the penalties")
+            return super().ahead(draft_tokens)
+
+    for culprit in culprits:
+        culprit.sampler = Broken(GREEDY, pico[0].config.vocab_size, pico[0].ops)
+    finish(engine)
+    for handle, prompt in zip(handles, prompts, strict=False):
+        count = num_tokens if handle in culprits else 9
+        assert handle.finish_reason == ("error" if handle in culprits else "length")
+        assert answer(handle) == generated(prompt, 9, GREEDY)[:count]
+    assert_nothing_is_left(engine)
+
+
+def test_other_requests_go_on_while_a_failed_step_is_computed_again(
+    pico: Model, prompts: list[list[int]]
+) -> None:
+    engine = Engine(*pico)
+    for prompt in prompts[:4]:
+        engine.add(Request(prompt, 40, ignore_end=True))
+    engine.step()
+    for suspect in engine._scheduler.running[1:]:
+        suspect.is_suspect = True
+    served = []
+    for _ in range(7):
+        engine.step()
+        served.append(len(engine._scheduler.served))
+    assert served in ([1, 1, 2, 1, 3, 1, 4], [1, 2, 1, 3, 1, 4, 4])
 
 
 @pytest.mark.parametrize("name", ["prefill", "decode", "sample"])

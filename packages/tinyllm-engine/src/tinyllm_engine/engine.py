@@ -164,8 +164,9 @@ class Engine:
         """Prefill some prompt tokens, and compute the next tokens of each request that decodes.
 
         If the computation fails, the contents of all pages are lost. The running requests are
-        queued again and keep their tokens. A request that fails twice without a new token in
-        between ends with the finish reason "error" and no further output.
+        queued again and keep their tokens. Some steps then compute one of them alone. A request
+        that fails twice alone without a new token in between ends with the finish reason "error"
+        and no further output.
 
         Ctrl-C may come at any time. The requests are then queued again too, and the interrupt is
         raised to the caller, who may call `step` again: outputs that were complete are returned
@@ -345,11 +346,16 @@ class Engine:
         return seconds
 
     def _handle_failed_step(self) -> None:
-        """Queue all requests again after a failed step, but for those that failed twice."""
+        """Queue all requests again after a failed step, but for one that failed alone twice."""
         self.failures += 1
         self._counts.failed_steps += 1
+        served = self._scheduler.served
         for request in self._recovery.requeue_running():
-            request.failures += 1
+            if served and request not in served:
+                continue
+            request.is_suspect = True
+            # Of several requests that the step served, one is the reason: see `choose_served`.
+            request.failures += len(served) < 2
             if request.failures > 1:
                 # The error of the step may quote other requests: it is in the log alone.
                 self._fail(request, RequestFailedError("two steps with it failed: send it again"))

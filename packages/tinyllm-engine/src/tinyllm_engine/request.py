@@ -179,7 +179,8 @@ class RequestState:
         outputs: outputs that no caller has received yet; see `Engine.run`.
         finish_reason: None until the request has ended.
         error: the failure, if the finish reason is "error".
-        failures: failed steps since the latest token.
+        is_suspect: True after a failed step with this request, until its next token.
+        failures: failed steps with this request alone, since the latest token.
         embedding: the embedding of the prompt, E numbers; None before its computation.
         prompt_logprobs: the tokens of the prompt so far, if the request asks for them.
     """
@@ -202,6 +203,7 @@ class RequestState:
     outputs: deque[Output] = field(default_factory=deque)
     finish_reason: RequestFinishReason | None = None
     error: RuntimeError | None = None
+    is_suspect: bool = False
     failures: int = 0
     embedding: list[float] | None = None
     prompt_logprobs: list[SampledToken] = field(default_factory=list)
@@ -349,7 +351,7 @@ class RequestState:
         if self.constraint is not None:
             self.constraint.consume([output.token for output in outputs])
         self.draft_tokens.clear()
-        self.failures = 0
+        self.is_suspect, self.failures = False, 0
         return outputs
 
     def finish(self, reason: RequestFinishReason) -> None:

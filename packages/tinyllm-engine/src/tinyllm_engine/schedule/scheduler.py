@@ -43,6 +43,8 @@ class Scheduler:
         states: the slots of recurrent state; None for models without recurrent layers.
         enable_prefix_caching: True if requests share the pages of equal prefixes.
         preemptions: the number of preemptions so far.
+        served: the running requests that the latest step serves; empty before it chooses them, and
+            once a request has ended.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class Scheduler:
         self.max_num_seqs = max_num_seqs if states is None else min(max_num_seqs, states.capacity)
         self.enable_prefix_caching = enable_prefix_caching
         self.preemptions = 0
+        self.served: tuple[RequestState, ...] = ()
+        self._suspect_next = True  # True if the next step serves a suspect; see `choose_served`
         self._time = TenantTime()
         self._is_shared = False  # True if the running requests belong to several tenants
         self._may_admit = False  # True if a request or a page came or went since the last admission
@@ -84,15 +88,22 @@ class Scheduler:
     def choose_served(self) -> tuple[RequestState, ...]:
         """Choose the tenants that the next step serves; return their running requests.
 
+        After a failed step, each of its requests is a suspect until it gets a token. Every second
+        step serves one suspect alone, and the other steps serve the other requests. The request
+        that makes a step fail therefore fails alone, and no other request fails with it again.
+
         The call updates the virtual times of tenants that have come or gone. It may be called twice
         a step: a drafter needs the requests before `schedule` has admitted others.
         """
         weights = _weights(self._running)
         self._is_shared = len(weights) > 1
-        if not self._is_shared:
-            return tuple(self._running)
-        throttled = self._time.choose_throttled(weights)
-        return tuple(each for each in self._running if each.tenant not in throttled)
+        throttled = self._time.choose_throttled(weights) if self._is_shared else ()
+        served = [each for each in self._running if each.tenant not in throttled]
+        suspects = [each for each in served if each.is_suspect]
+        others = [each for each in served if not each.is_suspect]
+        is_alone = suspects and (self._suspect_next or not others)
+        self.served = tuple(suspects[:1] if is_alone else others)
+        return self.served
 
     def charge_prefill(self, chunks: Sequence[Chunk], seconds: float) -> None:
         """Divide the time of a prefill pass between the tenants, if there are several."""
@@ -137,6 +148,7 @@ class Scheduler:
     def remove(self, request: RequestState) -> None:
         """Remove a request that has ended or was cancelled, and free its pages."""
         self._may_admit = True
+        self.served = ()  # so that no ended request is kept
         if request in self._running:
             self._running.remove(request)
             self._free(request)
@@ -151,11 +163,12 @@ class Scheduler:
             prefill_tokens_alone: the most prompt tokens of a step while no request decodes; None
                 for `prefill_tokens`.
         """
-        self._copies = {}
+        self._copies, self.served = {}, ()
         if self._waiting and self._may_admit:
             self._may_admit = False
             self._admit()
         served = self.choose_served()
+        self._suspect_next = not self._suspect_next
         for request in set(self._running).difference(served):
             request.draft_tokens.clear()
         decode = self._decode_chunks(served)
