@@ -77,3 +77,23 @@ def test_more_than_the_free_memory_is_refused_on_a_cpu(monkeypatch: pytest.Monke
     # The memory of a GPU is another one.
     monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu, 0))
     assert plan_memory(EngineSettings(8, kv_cache_memory_bytes=20_000), 10, 0, 99).num_pages == 2000
+
+
+def test_the_default_holds_a_prompt_within_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page has 8 tokens, so that the least is 128 pages of 10 bytes, and the states."""
+    free = 16_000
+    monkeypatch.setattr("tinyllm_engine.kv.memory_plan.free_memory", lambda: free)
+    many = settings(None, num_speculative_tokens=130)
+    assert plan_memory(many, 10, 100, 9999) == MemoryPlan(128, 131, 0)
+    assert plan_memory(many, 10, 100, 99).num_pages >= 13
+    text = "kv_cache_memory_bytes: expected at least 15080 bytes for 1024 tokens and 138 recurrent"
+    with pytest.raises(MemorySettingError, match=f"{text} states, got 15000: give more") as caught:
+        plan_memory(settings(None, num_speculative_tokens=137), 10, 100, 9999)
+    assert (caught.value.least, caught.value.most) == (15_080, None)
+    free = 1_300
+    with pytest.raises(MemorySettingError, match="at least 1280 bytes for 1024 tokens, got 1219"):
+        plan_memory(EngineSettings(8), 10, 0, 9999)
+    free = 160
+    assert plan_memory(EngineSettings(8), 10, 0, 64).num_pages == 8
+    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu, 0))
+    assert plan_memory(EngineSettings(8), 10, 0, 9999).num_pages == 128

@@ -10,6 +10,9 @@ from tinyllm_engine.config import EngineSettings
 _DEFAULT_BYTES = 4 << 30
 """The most bytes allocated by default, unless one context needs more."""
 
+_DEFAULT_TOKENS = 1024
+"""The fewest tokens that the pages hold by default, unless the context is shorter."""
+
 _PART = 4
 """States of requests take at most one part in four of the memory, and so do snapshots."""
 
@@ -74,44 +77,51 @@ def plan_memory(
 
     Raises:
         MemorySettingError: if the memory is too little for one page and the states of one request,
-            or for the snapshots that the settings ask for, or if it is more than a CPU has free.
+            or for the snapshots that the settings ask for, or if it is more than a CPU has free. By
+            default, if a CPU has too little free for 1,024 tokens and the states of one request.
         ValueError: if the model has no attention layer.
     """
     if not page_bytes:
         raise ValueError("model: expected one attention layer or more, got none: use `generate`")
     per_request = 1 + settings.num_speculative_tokens  # recurrent states
-    least = page_bytes + per_request * state_bytes
-    memory = settings.kv_cache_memory_bytes
+    memory, tokens = settings.kv_cache_memory_bytes, settings.page_size
+    contents = f"one page of {tokens} tokens"
+    if memory is None:
+        tokens = min(_DEFAULT_TOKENS, context_length)
+        contents = f"{tokens} tokens"
+    least_pages = -(-tokens // settings.page_size) * page_bytes
+    least = least_pages + per_request * state_bytes
     if memory is None:
         memory = _default_bytes(settings, page_bytes, per_request * state_bytes, context_length)
-    elif memory < least:
-        contents = f"one page of {settings.page_size} tokens"
+        memory = max(memory, _free_part(least))
+    if memory < least:
         if state_bytes:
             contents += f" and {per_request} recurrent state{'s' if per_request > 1 else ''}"
         raise MemorySettingError("kv_cache_memory_bytes", contents, memory, least=least)
-    else:
-        _check_free(memory, least)
+    if memory > (most := _free_part(memory)):
+        contents = "pages and states, within the free memory"
+        raise MemorySettingError("kv_cache_memory_bytes", contents, memory, least=least, most=most)
     if not state_bytes:
         return MemoryPlan(memory // page_bytes)
     fitting = max(per_request, memory // _PART // state_bytes)
-    states = min(settings.max_num_seqs * per_request, fitting, (memory - page_bytes) // state_bytes)
-    left = memory - states * state_bytes - page_bytes
+    states = min(
+        settings.max_num_seqs * per_request, fitting, (memory - least_pages) // state_bytes
+    )
+    left = memory - states * state_bytes - least_pages
     snapshots = _snapshots(settings, state_bytes, min(memory // _PART, left), left)
     pages = (memory - (states + snapshots) * state_bytes) // page_bytes
     return MemoryPlan(pages, states, snapshots)
 
 
-def _check_free(memory: int, least: int) -> None:
-    """Check that a CPU has so much memory. MLX's allocator for CPUs reports no failure.
+def _free_part(memory: int) -> int:
+    """Return the part of some bytes that a CPU has free.
 
-    The allocator of a GPU has another memory, and raises an error.
+    MLX's allocator for CPUs reports no failure. That of a GPU has another memory, and raises an
+    error.
     """
     if mx.default_device().type == mx.gpu:
-        return
-    most = cache_bytes(free_memory())
-    if memory > most:
-        contents = "pages and states, within the free memory"
-        raise MemorySettingError("kv_cache_memory_bytes", contents, memory, least=least, most=most)
+        return memory
+    return min(memory, cache_bytes(free_memory()))
 
 
 def _snapshots(settings: EngineSettings, state_bytes: int, default: int, most: int) -> int:
@@ -147,10 +157,9 @@ def _default_bytes(
         context_length: the most tokens of a prompt and its answer.
     """
     context = -(-context_length // settings.page_size) * page_bytes
-    least = page_bytes + state_bytes
     if state_bytes:
         # The pages get at least half of the memory, and the states of requests at most a quarter.
         context = max(2 * context, _PART * state_bytes)
     # Touching a gigabyte takes about a second, so the default is limited.
     limit = max(context, _DEFAULT_BYTES)
-    return max(least, min(settings.max_num_seqs * context, limit, free_memory() // 2))
+    return min(settings.max_num_seqs * context, limit, free_memory() // 2)
