@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
 
+import mlx.core as mx
 import pytest
 from tinyllm_engine import Engine, Grammar, GrammarLimitError, Request, RequestError
 from tinyllm_engine.grammar import constraint as constraint_module
@@ -79,6 +80,30 @@ def test_the_time_of_each_method_is_limited(
     monkeypatch.setattr(constraint_module, "time", clock)
     getattr(constraint, method)(tokenizer.encode("a"))
     assert constraint.error is not None
+
+
+@pytest.mark.parametrize(("seconds", "accepted"), [(0.004, 0), (0.004, 3), (0.006, 0), (0.006, 3)])
+def test_rejected_draft_tokens_take_no_time_from_the_limit(
+    pico: Model, monkeypatch: pytest.MonkeyPatch, seconds: float, accepted: int
+) -> None:
+    """Masks may take 5 ms of a fake clock for each token, with or without draft tokens."""
+    tokenizer, now = pico[1], [0.0]
+    compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size)
+    constraint = compiler.compile(Grammar.regex("a*")).constraint()
+    mask = constraint._mask
+
+    def slow_mask() -> mx.array:
+        now[0] += seconds
+        return mask()
+
+    monkeypatch.setattr(constraint_module, "time", SimpleNamespace(thread_time=lambda: now[0]))
+    monkeypatch.setattr(constraint, "_mask", slow_mask)
+    (token,) = tokenizer.encode("a")
+    for _ in range(300):
+        constraint.masks([token] * 3)
+        assert constraint.step_seconds == pytest.approx(4 * seconds)
+        constraint.consume([token] * (1 + accepted))
+    assert (constraint.error is not None) == (seconds > 0.005)
 
 
 def test_a_grammar_that_is_given_up_is_named(pico: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,7 @@ class Constraint:
         self._prefix = prefix
         self._state = 0
         self._seconds = _FIRST_SECONDS
+        self._draft_seconds: list[float] = []  # of the mask after each draft token
         self._since_masks = 0.0
         self.step_seconds = 0.0
         self.error: str | None = None
@@ -115,34 +116,48 @@ class Constraint:
         started = time.thread_time()
         state, matched = self._state, 0
         masks = [self._mask()]
+        self._charge(started)
+        self._draft_seconds.clear()
         try:
             for token in draft_tokens:
+                started = time.thread_time()
                 matched += self._advance(token)
                 masks.append(self._mask())
+                self._draft_seconds.append(time.thread_time() - started)
         finally:  # restore the state also after an error, because the step may be computed again
             self._matcher.rollback(matched)
             self._state = state
-        self._charge(started)
-        self.step_seconds, self._since_masks = self._since_masks, 0.0
+        self._check_limits()
+        self.step_seconds = self._since_masks + sum(self._draft_seconds)
+        self._since_masks = 0.0
         return masks
 
     def consume(self, tokens: Sequence[int]) -> None:
-        """Advance the state by the chosen tokens of the request."""
+        """Advance the state by the chosen tokens of the request.
+
+        Masks after draft tokens that were rejected do not count for the limit of the request, which
+        would have the same masks without draft tokens.
+        """
         started = time.thread_time()
         for token in tokens:
             self._advance(token)
         self._lexer.num_tokens += len(tokens)
         self._seconds += len(tokens) * _SECONDS_PER_TOKEN
+        self._seconds -= sum(self._draft_seconds[: len(tokens) - 1])
         self._charge(started)
 
     def _charge(self, started: float) -> None:
-        """Count the time since `started`, and set `error` once a limit is exceeded.
-
-        No check of the grammar can foresee how much time and memory its matcher needs.
-        """
+        """Count the time since `started`, and set `error` once a limit is exceeded."""
         seconds = time.thread_time() - started
         self._seconds -= seconds
         self._since_masks += seconds
+        self._check_limits()
+
+    def _check_limits(self) -> None:
+        """Set `error` once a limit is exceeded.
+
+        No check of the grammar can foresee how much time and memory its matcher needs.
+        """
         if self._matcher.is_error():
             self._lexer.failed = True
             # Not the message of llguidance, which quotes the grammar and the text of the request.
