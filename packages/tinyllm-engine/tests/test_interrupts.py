@@ -6,7 +6,9 @@ from itertools import count
 
 import pytest
 from tinyllm_engine import Engine, EngineSettings, Output, Request, RequestState, SampledToken
+from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.recovery import delayed_interrupt
+from tinyllm_engine.schedule.scheduler import Scheduler
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer
 
 SAMPLED = SamplingParams(temperature=2.0, top_k=40, repetition_penalty=1.2, seed=4)
@@ -66,6 +68,57 @@ def test_run_yields_the_outputs_of_an_interrupted_step(
     tokens = [output.token for output in engine.run(second)]
     assert tokens == second.tokens[second.num_prompt_tokens :]
     assert len(tokens) == 3
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(Scheduler, "remove"), (BlockManager, "free"), (RequestState, "finish")],
+)
+def test_an_interrupted_cancel_frees_the_pages(
+    pico: tuple[Qwen, Tokenizer],
+    prompts: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    name: str,
+) -> None:
+    engine = Engine(*pico, EngineSettings(page_size=8))
+    request = engine.add(Request(prompts[0], 40, ignore_end=True))
+    engine.step()
+    original = getattr(owner, name)
+
+    def interrupted(*arguments: object) -> object:
+        signal.raise_signal(signal.SIGINT)
+        return original(*arguments)
+
+    monkeypatch.setattr(owner, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.cancel(request)
+    assert request.finish_reason == "cancelled"
+    assert not engine.has_work
+    assert engine.stats.pages_used == 0
+
+
+def test_a_second_interrupt_leaves_no_request_behind_that_run_gives_up(
+    pico: tuple[Qwen, Tokenizer], prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(*pico, EngineSettings(page_size=8))
+    request = engine.add(Request(prompts[0], 40, ignore_end=True))
+
+    remove = engine._scheduler.remove
+
+    def interrupted(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    def interrupted_remove(removed: RequestState) -> None:
+        signal.raise_signal(signal.SIGINT)
+        remove(removed)
+
+    monkeypatch.setattr(engine._runner, "copy", interrupted)
+    monkeypatch.setattr(engine._scheduler, "remove", interrupted_remove)
+    with pytest.raises(KeyboardInterrupt):
+        list(engine.run(request))
+    assert request.finish_reason == "cancelled"
+    assert not engine.has_work
 
 
 def test_the_interrupt_comes_after_the_block() -> None:

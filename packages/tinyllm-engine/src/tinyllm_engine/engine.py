@@ -156,9 +156,10 @@ class Engine:
 
     def cancel(self, request: RequestState) -> None:
         """End a request, and free its pages at once. A finished request is not changed."""
-        self._recovery.restart_if_interrupted()
-        if request.finish_reason is None:
-            self._finish(request, "cancelled")
+        with delayed_interrupt():
+            self._recovery.restart_if_interrupted()
+            if request.finish_reason is None:
+                self._finish(request, "cancelled")
 
     def step(self) -> list[tuple[RequestState, Output]]:
         """Prefill some prompt tokens, and compute the next tokens of each request that decodes.
@@ -366,11 +367,12 @@ class Engine:
         self._finish(request, "error")
 
     def _finish(self, request: RequestState, reason: RequestFinishReason) -> None:
-        request.finish(reason)
-        self._counts.cached_tokens += request.usage.cached_tokens
-        self._scheduler.remove(request)
-        if self._drafter is not None:
-            self._drafter.forget(request)
+        with delayed_interrupt():
+            request.finish(reason)
+            self._counts.cached_tokens += request.usage.cached_tokens
+            self._scheduler.remove(request)
+            if self._drafter is not None:
+                self._drafter.forget(request)
 
     @cached_property
     def _prefixes(self) -> PrefixStore:
