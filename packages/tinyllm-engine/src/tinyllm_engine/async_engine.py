@@ -92,7 +92,13 @@ class AsyncEngine:
         self._thread: Thread | None = None
 
     async def start(self) -> None:
-        """Start the thread, and wait until the engine is made. Errors of `make` are raised here."""
+        """Start the thread, and wait until the engine is made. Errors of `make` are raised here.
+
+        Raises:
+            RuntimeError: if the engine was started or closed before.
+        """
+        if self._thread is not None or self._closed is not None:
+            raise RuntimeError("start: expected one call before `close`: make another AsyncEngine")
         ready: Future[None] = Future()
         ready.set_running_or_notify_cancel()  # the thread sets it, even if `start` is cancelled
         self._loop = asyncio.get_running_loop()
@@ -157,6 +163,7 @@ class AsyncEngine:
             EngineFullError: for the reasons that `Engine.add` names, or if a full queue drops the
                 request in favor of another tenant.
             EngineClosedError: if the engine is closed, or fails before the request has ended.
+            RuntimeError: in another event loop than that of `start`.
         """
         self._refuse_if_closed()
         stream = _Stream()
@@ -215,6 +222,7 @@ class AsyncEngine:
         self._calls.put(None)
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
+        self._end(None)  # for a thread that did not start, or made no engine
 
     def fail(self, reason: str) -> None:
         """Fail all requests without waiting for the engine's thread.
@@ -236,6 +244,8 @@ class AsyncEngine:
     def _refuse_if_closed(self) -> None:
         if self._closed is not None or self._engine is None:
             raise EngineClosedError(self._closed or "the engine was not started")
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("stream: expected the event loop of `start`: call both in one loop")
 
     async def _compiled(self, request: Request) -> CompiledGrammar | None:
         """Wait until the grammar of a request is compiled. Other requests go on meanwhile."""
@@ -298,7 +308,8 @@ class AsyncEngine:
                 self._failing()
             # The text of the error may quote requests. Callers show the reason to any client.
             reason = "the engine has failed: its log says why"
-        self._loop.call_soon_threadsafe(self._end, reason)
+        with suppress(RuntimeError):  # the event loop ended without `close`
+            self._loop.call_soon_threadsafe(self._end, reason)
 
     def _run_calls(self, engine: Engine) -> bool:
         """Run all queued calls. While the engine has no request, wait for more calls.
