@@ -3,7 +3,15 @@
 from typing import Any
 
 import pytest
-from tinyllm_engine import Engine, EngineSettings, Grammar, Request, RequestError
+from tinyllm_engine import (
+    Engine,
+    EngineSettings,
+    Grammar,
+    Output,
+    Request,
+    RequestError,
+    RequestState,
+)
 from tinyllm_qwen import Qwen, SamplingParams, Tokenizer
 
 
@@ -55,6 +63,24 @@ def test_a_field_of_another_type_is_refused(
 def test_an_embedding_has_no_answer(answer: dict[str, Any]) -> None:
     with pytest.raises(RequestError, match=r"^embedding: expected no grammar, stop or logprobs"):
         Request([1], embedding=True, **answer)
+
+
+def test_a_request_of_another_engine_is_refused(
+    pico: tuple[Qwen, Tokenizer], prompts: list[list[int]]
+) -> None:
+    engine, other = Engine(*pico), Engine(*pico)
+    request = other.add(Request(prompts[0], 2))
+    step, steps = engine.step, iter(range(9))  # the ninth step ends a test that would not end
+
+    def counted() -> list[tuple[RequestState, Output]]:
+        next(steps)
+        return step()
+
+    engine.step = counted  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match=r"^request: expected one of this engine"):
+        list(engine.run(request))
+    assert len(list(other.run(request))) == 2
+    assert list(engine.run(request)) == []  # it has ended, and its outputs are returned
 
 
 def test_a_weight_of_any_size_leaves_other_tenants_alone(

@@ -218,7 +218,10 @@ class Engine:
             RequestFailedError: if the steps that computed the request failed.
             GrammarLimitError: if the request's grammar was given up.
             EngineFullError: if a full queue dropped the request in favor of another tenant.
+            ValueError: if the request belongs to another engine.
         """
+        if request.finish_reason is None and not self._scheduler.has(request):
+            raise ValueError("request: expected one of this engine, got one of another engine")
         while True:
             while request.outputs:
                 yield request.outputs.popleft()

@@ -75,6 +75,10 @@ class Scheduler:
         """True while a request waits or runs."""
         return bool(self._waiting or self._running)
 
+    def has(self, request: RequestState) -> bool:
+        """Return True if a request waits or runs."""
+        return request in self._waiting or request in self._running
+
     @property
     def waiting(self) -> int:
         """The number of requests without pages."""
