@@ -1,7 +1,9 @@
 """Requests that are refused, and requests that must not change others."""
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tinyllm_engine import (
     Engine,
@@ -42,6 +44,17 @@ def test_a_checked_prompt_is_not_copied_and_a_tuple_is_checked() -> None:
         ([1], {"max_tokens": 2.5}, "max_tokens: expected an integer, got 2.5"),
         ([1], {"priority": "low"}, "priority: expected an integer, got 'low'"),
         ([1], {"stop": "end"}, "stop: expected a list of strings, got 'end'"),
+        ([1], {"stop": None}, "stop: expected a list of strings, got None"),
+        ([1], {"stop": [5]}, "stop: expected a list of strings, got [5]"),
+        ([1], {"grammar": {"a": 1}}, "grammar: expected a Grammar or None, got {'a': 1}"),
+        ([1], {"sampling": {"a": 1}}, "sampling: expected SamplingParams, got {'a': 1}"),
+        ([1], {"weight": "1"}, "weight: expected a finite number above 0, got '1'"),
+        ([1], {"cache_salt": b"x"}, "cache_salt: expected a string, got b'x'"),
+        ([1], {"cache_salt": None}, "cache_salt: expected a string, got None"),
+        ([1], {"tenant": ["a"]}, "tenant: expected a string, got ['a']"),
+        (None, {}, "prompt: expected integers, got None"),
+        (np.array([1.0, 2.0]), {}, "prompt: expected integers, got array([1., 2.])"),
+        (np.array([], int), {}, "prompt: expected at least one token, got none"),
     ],
 )
 def test_a_field_of_another_type_is_refused(
@@ -50,6 +63,47 @@ def test_a_field_of_another_type_is_refused(
     with pytest.raises(RequestError) as refused:
         Request(prompt, **settings)
     assert str(refused.value) == named
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_numbers_may_be_those_of_numpy(
+    pico: tuple[Qwen, Tokenizer], prompts: list[list[int]]
+) -> None:
+    expected = Request(prompts[0], 3)
+    request = Request(np.array(prompts[0]), np.int64(3), priority=np.int8(0), weight=np.float32(1))  # type: ignore[arg-type]
+    assert request == expected
+    settings = EngineSettings(max_num_seqs=np.int64(3))  # type: ignore[arg-type]
+    assert type(settings.max_num_seqs) is int
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_num_batched_tokens", 20.5),
+        ("page_size", 16.0),
+        ("page_size", None),
+        ("kv_cache_memory_bytes", 1e7),
+        ("max_num_seqs", 2.5),
+        ("num_speculative_tokens", "2"),
+        ("kv_bits", 4.0),
+        ("step_seconds", "1"),
+    ],
+)
+def test_a_setting_of_another_type_is_refused(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=rf"^{name}: expected .*, got {value!r}$"):
+        EngineSettings(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_the_path_of_prefixes_may_be_a_string(
+    pico: tuple[Qwen, Tokenizer], prompts: list[list[int]], tmp_path: Path
+) -> None:
+    path = str(tmp_path / "prefixes")
+    engine = Engine(*pico, EngineSettings(page_size=8, prefix_cache_path=path))  # type: ignore[arg-type]
+    list(engine.run(engine.add(Request(prompts[6], 2))))
+    saved = engine.save_prefixes()
+    assert saved == engine.save_prefixes(path) == engine.stats.pages_cached
 
 
 @pytest.mark.parametrize(

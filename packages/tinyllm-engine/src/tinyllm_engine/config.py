@@ -1,8 +1,31 @@
 """Settings of an engine."""
 
+import operator
 from dataclasses import dataclass
 from math import inf
+from numbers import Real
 from pathlib import Path
+
+_LEAST = {
+    "page_size": 1,
+    "max_model_len": 2,
+    "kv_cache_memory_bytes": 0,
+    "max_num_seqs": 1,
+    "max_waiting": 0,
+    "max_num_batched_tokens": 1,
+    "prefix_cache_memory_bytes": 0,
+    "snapshot_memory_bytes": 0,
+    "num_speculative_tokens": 0,
+}
+"""The least number of each setting that is an integer."""
+
+_OPTIONAL = {
+    "max_model_len",
+    "kv_cache_memory_bytes",
+    "prefix_cache_memory_bytes",
+    "snapshot_memory_bytes",
+}
+"""The settings of these that may be None."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +65,7 @@ class EngineSettings:
             speculation off.
 
     Raises:
-        ValueError: if a number is out of its range.
+        ValueError: if a number is not an integer where it must be, or out of its range.
     """
 
     page_size: int = 32
@@ -60,25 +83,23 @@ class EngineSettings:
     num_speculative_tokens: int = 0
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
-        for name, least in (
-            ("page_size", 1),
-            ("max_model_len", 2),
-            ("max_num_seqs", 1),
-            ("max_waiting", 0),
-            ("max_num_batched_tokens", 1),
-            ("num_speculative_tokens", 0),
-        ):
+        """Check the types and the ranges."""
+        for name, least in _LEAST.items():
             number = getattr(self, name)
-            if number is not None and number < least:
+            if number is None and name in _OPTIONAL:
+                continue
+            try:
+                number = operator.index(number)
+            except TypeError:
+                raise ValueError(f"{name}: expected an integer, got {number!r}") from None
+            if number < least:
                 raise ValueError(f"{name}: expected at least {least}, got {number}")
-        if not 0 < self.step_seconds < inf:
+            object.__setattr__(self, name, number)
+        if not (isinstance(self.step_seconds, Real) and 0 < self.step_seconds < inf):
             raise ValueError(
-                f"step_seconds: expected a finite number above 0, got {self.step_seconds}"
+                f"step_seconds: expected a finite number above 0, got {self.step_seconds!r}"
             )
-        for name in ("kv_cache_memory_bytes", "prefix_cache_memory_bytes", "snapshot_memory_bytes"):
-            number = getattr(self, name)
-            if number is not None and number < 0:
-                raise ValueError(f"{name}: expected at least 0, got {number}")
-        if self.kv_bits not in (None, 4, 8):
-            raise ValueError(f"kv_bits: expected 4, 8 or None, got {self.kv_bits}")
+        if self.kv_bits not in (None, 4, 8) or isinstance(self.kv_bits, float):
+            raise ValueError(f"kv_bits: expected 4, 8 or None, got {self.kv_bits!r}")
+        if self.prefix_cache_path is not None:
+            object.__setattr__(self, "prefix_cache_path", Path(self.prefix_cache_path))

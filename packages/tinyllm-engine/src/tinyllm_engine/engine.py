@@ -243,7 +243,7 @@ class Engine:
         failed, self._failed = self._failed, []
         return failed
 
-    def save_prefixes(self, path: Path | None = None) -> int:
+    def save_prefixes(self, path: str | Path | None = None) -> int:
         """Write the prefix cache to a file, for the next engine of this model.
 
         Args:
@@ -261,7 +261,7 @@ class Engine:
                 "path: expected one here or in EngineSettings.prefix_cache_path, got None: give one"
             )
         self._recovery.restart_if_interrupted()
-        return self._prefixes.save(path)
+        return self._prefixes.save(Path(path))
 
     def embed(self, tokens: Sequence[int]) -> list[float]:
         """Return the embedding of a text, E numbers: see `Request.embedding`.

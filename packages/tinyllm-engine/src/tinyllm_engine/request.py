@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from numbers import Real
+from types import UnionType
 from typing import SupportsIndex
 
 from tinyllm_qwen import QwenConfig, Sampler, SamplingParams, TextTooLongError
@@ -29,6 +31,23 @@ def check_prompt(prompt: Sequence[int], config: QwenConfig) -> None:
         raise PromptTooLongError(f"{error}; {most}") from error
     except ValueError as error:
         raise RequestError(str(error)) from error
+
+
+_TYPES: tuple[tuple[str, type | UnionType, str], ...] = (
+    ("sampling", SamplingParams, "SamplingParams"),
+    ("stop", Iterable, "a list of strings"),
+    ("tenant", str, "a string"),
+    ("weight", Real, "a finite number above 0"),
+    ("group", str, "a string"),
+    ("cache_salt", str, "a string"),
+    ("grammar", Grammar | None, "a Grammar or None"),
+)
+"""The types of fields of `Request`, which would make a step fail and not `Engine.add`."""
+
+
+def _unexpected(name: str, expected: str, value: object) -> RequestError:
+    """Return the error of a field of `Request`."""
+    return RequestError(f"{name}: expected {expected}, got {reprlib.repr(value)}")
 
 
 class TokenIds(tuple[int, ...]):
@@ -76,10 +95,10 @@ class Request:
         ignore_end: True to continue after end tokens, for benchmarks.
 
     Raises:
-        RequestError: if the prompt is empty, a token id, `max_tokens` or `priority` is not an
-            integer, `max_tokens` is too low, `stop` is a string, `weight` is not a finite number
-            above 0, both `ignore_end` and a grammar are set, because the texts of a grammar end
-            with an end token, or an embedding has settings of an answer.
+        RequestError: if the prompt is empty, a field has an unsuitable type, `max_tokens` is too
+            low, `weight` is not a finite number above 0, both `ignore_end` and a grammar are set,
+            because the texts of a grammar end with an end token, or an embedding has settings of an
+            answer.
     """
 
     prompt: Sequence[int]
@@ -99,21 +118,26 @@ class Request:
 
     def __post_init__(self) -> None:
         """Check the fields that can be checked without a model."""
-        if not self.prompt:
-            raise RequestError("prompt: expected at least one token, got none")
         # Copies, because the caller may change the originals.
         try:
             if type(self.prompt) is not TokenIds:
                 object.__setattr__(self, "prompt", TokenIds(self.prompt))
         except TypeError:
-            shown = reprlib.repr(self.prompt)
-            raise RequestError(f"prompt: expected integers, got {shown}") from None
-        if isinstance(self.stop, str):
-            raise RequestError(f"stop: expected a list of strings, got {self.stop!r}")
-        object.__setattr__(self, "stop", tuple(self.stop))
+            raise _unexpected("prompt", "integers", self.prompt) from None
+        if not self.prompt:
+            raise RequestError("prompt: expected at least one token, got none")
         for name in ("max_tokens", "priority"):
-            if not isinstance(number := getattr(self, name), int):
-                raise RequestError(f"{name}: expected an integer, got {number!r}")
+            try:
+                object.__setattr__(self, name, operator.index(getattr(self, name)))
+            except TypeError:
+                raise _unexpected(name, "an integer", getattr(self, name)) from None
+        for name, kind, expected in _TYPES:
+            if not isinstance(getattr(self, name), kind):
+                raise _unexpected(name, expected, getattr(self, name))
+        stop = tuple(self.stop)
+        if isinstance(self.stop, str) or not all(isinstance(text, str) for text in stop):
+            raise _unexpected("stop", "a list of strings", self.stop)
+        object.__setattr__(self, "stop", stop)
         if self.max_tokens < (least := 0 if self.prompt_logprobs else 1):
             raise RequestError(f"max_tokens: expected at least {least}, got {self.max_tokens}")
         if not 0 < self.weight < inf:
