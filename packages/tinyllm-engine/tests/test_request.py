@@ -1,5 +1,6 @@
 """Requests that are refused, and requests that must not change others."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,23 @@ def test_a_request_of_another_engine_is_refused(
         list(engine.run(request))
     assert len(list(other.run(request))) == 2
     assert list(engine.run(request)) == []  # it has ended, and its outputs are returned
+
+
+def test_requests_stay_in_their_thread(
+    pico: tuple[Qwen, Tokenizer], prompts: list[list[int]]
+) -> None:
+    engine = Engine(*pico)
+    sampled = Request(prompts[0], 6, SamplingParams(temperature=1.0, seed=1))
+    expected = [output.token for output in engine.run(engine.add(sampled))]
+    state = engine.add(sampled)
+    with ThreadPoolExecutor(1) as other:
+        for call in (lambda: engine.add(sampled), engine.step, lambda: engine.cancel(state)):
+            with pytest.raises(RuntimeError, match=r"^expected the thread that added the requests"):
+                other.submit(call).result()
+        assert [output.token for output in engine.run(state)] == expected
+        whole = other.submit(lambda: [each.token for each in engine.run(engine.add(sampled))])
+        assert whole.result() == expected
+    assert engine.stats.failed_steps == 0
 
 
 def test_a_weight_of_any_size_leaves_other_tenants_alone(

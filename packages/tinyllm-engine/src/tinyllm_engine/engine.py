@@ -1,6 +1,7 @@
 """The engine: a loop of propose, schedule, prefill, decode and update, for many requests."""
 
 import logging
+import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
@@ -38,8 +39,8 @@ class Engine:
     """Continues many prompts at once, one step at a time (continuous batching, Yu et al. 2022).
 
     Requests can be added and cancelled between any two steps. All calls must come from the thread
-    that loaded the model, because MLX's streams belong to threads. `AsyncEngine` runs an engine in
-    its own thread.
+    that loaded the model, because MLX's streams belong to threads. While there are requests, calls
+    from another thread raise RuntimeError. `AsyncEngine` runs an engine in its own thread.
 
         engine = Engine(*load("pico"))
         state = engine.add(Request(engine.tokenizer.encode("what does rmsnorm do?")))
@@ -108,6 +109,7 @@ class Engine:
         self._unreturned: list[tuple[RequestState, Output]] = []  # outputs for the next `step`
         self.failures = 0
         self._added = 0  # requests
+        self._thread = threading.get_ident()  # the thread of the requests
         self._counts = Counts()
 
     @property
@@ -143,6 +145,7 @@ class Engine:
                 for grammars is full. If another tenant has more requests in the queue, its last
                 request fails with this error instead.
         """
+        self._check_thread()
         self._recovery.restart_if_interrupted()
         self.request_factory.check(request)
         displaced = self._scheduler.displaced_by(request.tenant, self.settings.max_waiting)
@@ -156,6 +159,7 @@ class Engine:
 
     def cancel(self, request: RequestState) -> None:
         """End a request, and free its pages at once. A finished request is not changed."""
+        self._check_thread()
         with delayed_interrupt():
             self._recovery.restart_if_interrupted()
             if request.finish_reason is None:
@@ -177,6 +181,7 @@ class Engine:
             One pair of request and output for each chosen token. Tokens of one request are in
             their order in the text.
         """
+        self._check_thread()
         self._recovery.run_step(self._step)
         outputs, self._unreturned = self._unreturned, []
         return outputs
@@ -274,6 +279,13 @@ class Engine:
         (output,) = self.run(self.add(Request(tokens, embedding=True)))
         assert output.embedding is not None
         return output.embedding
+
+    def _check_thread(self) -> None:
+        """Raise RuntimeError in another thread than that of the requests and their arrays."""
+        if not self.has_work:
+            self._thread = threading.get_ident()
+        elif self._thread != threading.get_ident():
+            raise RuntimeError("expected the thread that added the requests: use AsyncEngine")
 
     def _propose(self) -> Sequence[RequestState]:
         """Propose draft tokens for the next step; return the requests that they are for."""
