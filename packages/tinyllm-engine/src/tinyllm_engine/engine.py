@@ -365,16 +365,9 @@ class Engine:
         """Queue all requests again after a failed step, but for one that failed alone twice."""
         self.failures += 1
         self._counts.failed_steps += 1
-        served = self._scheduler.served
-        for request in self._recovery.requeue_running():
-            if served and request not in served:
-                continue
-            request.is_suspect = True
-            # Of several requests that the step served, one is the reason: see `choose_served`.
-            request.failures += len(served) < 2
-            if request.failures > 1:
-                # The error of the step may quote other requests: it is in the log alone.
-                self._fail(request, RequestFailedError("two steps with it failed: send it again"))
+        for request in self._recovery.requeue_failed_step():
+            # The error of the step may quote other requests: it is in the log alone.
+            self._fail(request, RequestFailedError("two steps with it failed: send it again"))
 
     def _fail(self, request: RequestState, error: RuntimeError) -> None:
         request.error = error

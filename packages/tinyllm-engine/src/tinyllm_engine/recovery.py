@@ -59,6 +59,20 @@ class Recovery:
             self.requeue_running()
             self._is_interrupted = False
 
+    def requeue_failed_step(self) -> list[RequestState]:
+        """Queue the running requests again after a failed step; return those to give up.
+
+        Of several requests that the step served, any may be the reason: they become suspects, which
+        `Scheduler.choose_served` serves alone. A request that fails alone twice is given up.
+        """
+        served = self._scheduler.served  # empty if the step failed before it chose requests
+        running = self.requeue_running()
+        suspects = [request for request in running if not served or request in served]
+        for request in suspects:
+            request.is_suspect = True
+            request.failures += len(served) < 2
+        return [request for request in suspects if request.failures > 1]
+
     def requeue_running(self) -> list[RequestState]:
         """Queue all running requests again, and make new pages; return these requests.
 
