@@ -235,3 +235,12 @@ def test_an_engine_that_fails_while_a_grammar_is_compiled_logs_no_error(
 def test_a_choice_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^texts: expected at least one, got none"):
         Grammar.choice([])
+    with pytest.raises(ValueError, match=r"^texts: expected no empty text, got one"):
+        Grammar.choice(["a", ""])
+
+
+def test_a_closed_worker_refuses_grammars_at_once(pico: Model) -> None:
+    worker = GrammarWorker(GrammarCompiler(pico[1], 2048))
+    worker.close()
+    with pytest.raises(EngineClosedError, match="compiles no grammars"):
+        worker.compile(Grammar.regex("a"))

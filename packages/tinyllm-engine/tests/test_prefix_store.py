@@ -112,8 +112,10 @@ def test_the_limit_keeps_the_most_recently_used_pages(
     assert Engine(*pico, small).stats.pages_cached == 3
     none = replace(SETTINGS, prefix_cache_path=path, prefix_cache_memory_bytes=0)
     assert Engine(*pico, none).stats.pages_cached == 0
-    off = replace(SETTINGS, prefix_cache_path=path, enable_prefix_caching=False)
-    assert Engine(*pico, off).stats.pages_cached == 0
+    with pytest.raises(
+        ValueError, match=r"^prefix_cache_path: expected None, got '.*': set enable"
+    ):
+        replace(SETTINGS, prefix_cache_path=path, enable_prefix_caching=False)
 
 
 def test_pages_of_another_model_or_layout_are_ignored(

@@ -171,3 +171,15 @@ def test_a_weight_of_any_size_leaves_other_tenants_alone(
 def test_settings_are_finite() -> None:
     with pytest.raises(ValueError, match=r"^step_seconds: expected a finite number above 0"):
         EngineSettings(step_seconds=float("inf"))
+
+
+def test_prompt_tokens_and_hits_are_counted_when_a_request_is_admitted(
+    pico: tuple[Qwen, Tokenizer], prompts: list[list[int]]
+) -> None:
+    engine = Engine(*pico, EngineSettings(page_size=8, max_num_seqs=1))
+    list(engine.run(engine.add(Request(prompts[6], 3))))
+    running, _ = [engine.add(Request(prompts[6], 9, ignore_end=True)) for _ in range(2)]
+    engine.step()
+    assert engine.stats.waiting == 1
+    assert engine.stats.prompt_tokens == 2 * len(prompts[6])
+    assert engine.stats.cached_tokens == running.usage.cached_tokens > 0

@@ -59,13 +59,15 @@ class EngineSettings:
             most a quarter of `kv_cache_memory_bytes`. Without snapshots, requests to a model with
             recurrent layers share no prefixes. Other models have no snapshots.
         prefix_cache_path: a file from which the engine loads the prefix cache of an earlier engine,
-            and to which `Engine.save_prefixes` writes the prefix cache; None for no file.
+            and to which `Engine.save_prefixes` writes the prefix cache; None for no file. It needs
+            `enable_prefix_caching`.
         num_speculative_tokens: the largest number of draft tokens per request and step, from a
             draft model, from the draft head of the model, or from the text itself; 0 turns
             speculation off.
 
     Raises:
-        ValueError: if a number is not an integer where it must be, or out of its range.
+        ValueError: if a number is not an integer where it must be, or out of its range, or if there
+            is a `prefix_cache_path` without prefix caching.
     """
 
     page_size: int = 32
@@ -102,4 +104,9 @@ class EngineSettings:
         if self.kv_bits not in (None, 4, 8) or isinstance(self.kv_bits, float):
             raise ValueError(f"kv_bits: expected 4, 8 or None, got {self.kv_bits!r}")
         if self.prefix_cache_path is not None:
+            if not self.enable_prefix_caching:
+                raise ValueError(
+                    f"prefix_cache_path: expected None, got {str(self.prefix_cache_path)!r}: set "
+                    "enable_prefix_caching to True"
+                )
             object.__setattr__(self, "prefix_cache_path", Path(self.prefix_cache_path))

@@ -103,7 +103,7 @@ class Engine:
         weakref.finalize(self, self.grammars.close)
         self.request_factory = RequestFactory(model, tokenizer, manager, self.grammars, settings)
         self._lap_started = 0.0
-        if caching and settings.prefix_cache_path is not None:
+        if settings.prefix_cache_path is not None:
             self._prefixes.load(settings.prefix_cache_path)
         self._failed: list[RequestState] = []
         self._unreturned: list[tuple[RequestState, Output]] = []  # outputs for the next `step`
@@ -153,7 +153,6 @@ class Engine:
         if displaced is not None:
             self._fail(displaced, EngineFullError(self._scheduler.waiting))
         self._added += 1
-        self._counts.prompt_tokens += len(request.prompt)
         self._scheduler.add(added)
         return added
 
@@ -377,7 +376,6 @@ class Engine:
     def _finish(self, request: RequestState, reason: RequestFinishReason) -> None:
         with delayed_interrupt():
             request.finish(reason)
-            self._counts.cached_tokens += request.usage.cached_tokens
             self._scheduler.remove(request)
             if self._drafter is not None:
                 self._drafter.forget(request)

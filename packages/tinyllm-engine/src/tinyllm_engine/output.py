@@ -98,8 +98,8 @@ class EngineStats:
         snapshots_used: number of snapshots that requests hold, and that are therefore not evicted.
         snapshot_hits: count of admissions that continued a snapshot.
         snapshot_evictions: count of snapshots that were evicted for others.
-        prompt_tokens: count of tokens of all prompts.
-        cached_tokens: count of prompt tokens that were in the prefix cache.
+        prompt_tokens: count of tokens of all prompts that were admitted.
+        cached_tokens: count of these tokens that were in the prefix cache.
         generated_tokens: count of generated tokens.
         preemptions: count of preemptions, in which a request frees its pages and waits again.
         draft_tokens: count of draft tokens that the model verified.

@@ -10,8 +10,6 @@ from tinyllm_engine.schedule.scheduler import Scheduler
 class Counts:
     """Counts since an engine was made. `EngineStats` describes them."""
 
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
     generated_tokens: int = 0
     draft_tokens: int = 0
     accepted_tokens: int = 0
@@ -35,8 +33,8 @@ def engine_stats(scheduler: Scheduler, counts: Counts) -> EngineStats:
         snapshots_used=0 if snapshots is None else snapshots.held,
         snapshot_hits=0 if snapshots is None else snapshots.hits,
         snapshot_evictions=0 if snapshots is None else snapshots.evictions,
-        prompt_tokens=counts.prompt_tokens,
-        cached_tokens=counts.cached_tokens,
+        prompt_tokens=scheduler.prompt_tokens,
+        cached_tokens=scheduler.cached_tokens,
         generated_tokens=counts.generated_tokens,
         preemptions=scheduler.preemptions,
         draft_tokens=counts.draft_tokens,

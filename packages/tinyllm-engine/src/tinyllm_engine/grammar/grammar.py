@@ -54,10 +54,12 @@ class Grammar:
         """Make a grammar that allows each of the given texts. No text may be empty.
 
         Raises:
-            ValueError: if there are no texts.
+            ValueError: if there are no texts, or one of them is empty.
         """
         if not texts:
             raise ValueError("texts: expected at least one, got none")
+        if not all(texts):
+            raise ValueError("texts: expected no empty text, got one: use another grammar")
         return cls.lark(f"start: {' | '.join(map(json.dumps, texts))}", after)
 
     @classmethod

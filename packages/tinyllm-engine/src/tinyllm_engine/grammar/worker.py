@@ -8,7 +8,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from tinyllm_engine.errors import EngineFullError, RequestError
+from tinyllm_engine.errors import EngineClosedError, EngineFullError, RequestError
 from tinyllm_engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from tinyllm_engine.grammar.constraint import Lexer
 from tinyllm_engine.grammar.grammar import Grammar
@@ -126,11 +126,14 @@ class GrammarWorker:
 
         Raises:
             EngineFullError: if the tenant has `MAX_QUEUED` other grammars in the queue.
+            EngineClosedError: after `close`.
         """
         # Tenants share no grammars, or one could learn from the time what the others ask.
         key = tenant, grammar
         future: Future[CompiledGrammar] = Future()
         with self._changed:
+            if self._closed:
+                raise EngineClosedError("the engine has ended, and compiles no grammars")
             cached = self._cache.pop(key, None)
             if cached is not None and not cached.is_spent:
                 cached.num_requests += 1
@@ -158,6 +161,7 @@ class GrammarWorker:
             RequestError: if the grammar is not valid, or takes more than `MAX_SECONDS`.
             EngineFullError: if the tenant has `MAX_QUEUED` other grammars in the queue, or the
                 grammars in memory have reached a limit.
+            EngineClosedError: after `close`.
         """
         future = self.submit(grammar, tenant)
         try:

@@ -43,6 +43,8 @@ class Scheduler:
         states: the slots of recurrent state; None for models without recurrent layers.
         enable_prefix_caching: True if requests share the pages of equal prefixes.
         preemptions: the number of preemptions so far.
+        prompt_tokens: the number of prompt tokens of all admitted requests so far.
+        cached_tokens: the number of these that were in the prefix cache.
         served: the running requests that the latest step serves; empty before it chooses them, and
             once a request has ended.
     """
@@ -60,7 +62,7 @@ class Scheduler:
         self.states = states
         self.max_num_seqs = max_num_seqs if states is None else min(max_num_seqs, states.capacity)
         self.enable_prefix_caching = enable_prefix_caching
-        self.preemptions = 0
+        self.preemptions = self.prompt_tokens = self.cached_tokens = 0
         self.served: tuple[RequestState, ...] = ()
         self._suspect_next = True  # True if the next step serves a suspect; see `choose_served`
         self._time = TenantTime()
@@ -99,7 +101,7 @@ class Scheduler:
         The call updates the virtual times of tenants that have come or gone. It may be called twice
         a step: a drafter needs the requests before `schedule` has admitted others.
         """
-        weights = _weights(self._running)
+        weights = {each.tenant: each.weight for each in self._running}
         self._is_shared = len(weights) > 1
         throttled = self._time.choose_throttled(weights) if self._is_shared else ()
         served = [each for each in self._running if each.tenant not in throttled]
@@ -292,6 +294,8 @@ class Scheduler:
             self.states.admit(request)
         if request.num_cached_tokens is None:
             request.num_cached_tokens = request.num_computed_tokens
+            self.prompt_tokens += request.num_prompt_tokens
+            self.cached_tokens += request.num_cached_tokens
         return True
 
     def _decode_chunks(self, served: Sequence[RequestState]) -> list[Chunk]:
@@ -373,11 +377,6 @@ def _forget_pages(request: RequestState) -> None:
 def _queue_key(request: RequestState) -> int:
     """Return the sort key of the queue order. The request with the lowest key comes first."""
     return request.arrival + PATIENCE * request.priority
-
-
-def _weights(requests: Sequence[RequestState]) -> dict[str, float]:
-    """Return the weight of each tenant that has requests."""
-    return {each.tenant: each.weight for each in requests}
 
 
 def _prefill_chunk(request: RequestState, length: int) -> Chunk:

@@ -216,7 +216,9 @@ def run_schedule(
         if prefix_cache_path is not None and number == requests // 2:
             tally += _end(engine, seed, failures) + Tally(restarts=1)
             engine.save_prefixes(prefix_cache_path)
-            engine = make(replace(settings, prefix_cache_path=prefix_cache_path))
+            if settings.enable_prefix_caching:
+                settings = replace(settings, prefix_cache_path=prefix_cache_path)
+            engine = make(settings)
         sampling = draw.choice([GREEDY, GREEDY, DRAWN, PENALIZED])
         count = draw.choice([1, 2, 9, _LONGEST_ANSWER])
         priority = draw.randrange(-1, 2)
