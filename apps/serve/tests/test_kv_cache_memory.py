@@ -175,6 +175,14 @@ def test_too_little_memory_names_the_option_in_its_unit(hybrid: Path) -> None:
     Service(Settings(kv_cache_memory=float(least), page_size=2048))._make()
 
 
+def test_too_little_free_memory_is_no_fault_of_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tinyllm_engine.kv.memory_plan.free_memory", lambda: 1_000_000)
+    text = refusal()
+    assert text.startswith("expected at least ")
+    assert " GB of free memory for 1024 tokens, got 0.000" in text
+    assert "None" not in text
+
+
 def test_more_than_the_free_memory_names_the_option_in_its_unit() -> None:
     # MLX's allocator for CPUs reports no failure: the process would end by a signal.
     text = refusal(kv_cache_memory=100_000.0)

@@ -351,6 +351,12 @@ def _memory_error(error: MemorySettingError, settings: Settings) -> ServeError:
             f"--kv-cache-memory: expected at most {_gigabytes(error.most // 1000)} GB for "
             f"{error.contents}, got {settings.kv_cache_memory}: give less"
         )
+    if settings.kv_cache_memory is None:
+        return ServeError(
+            f"expected at least {least} GB of free memory for {error.contents}, got "
+            f"{_gigabytes(error.got // 1000)}: end other programs, set --kv-bits 4, or take a "
+            "smaller model"
+        )
     return ServeError(
         f"--kv-cache-memory: expected at least {least} GB for {error.contents}, "
         f"got {settings.kv_cache_memory}: give more"

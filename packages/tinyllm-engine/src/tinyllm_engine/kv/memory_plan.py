@@ -23,6 +23,7 @@ class MemorySettingError(ValueError):
     Attributes:
         setting: the name of the setting in `EngineSettings`.
         contents: the contents of the memory, such as "one page of 32 tokens".
+        got: the number of bytes in the settings, or the part of the free memory by default.
         least: the smallest number of bytes. Snapshots may also have none.
         most: the largest number of bytes; None if the number in the settings is too small.
     """
@@ -30,7 +31,7 @@ class MemorySettingError(ValueError):
     def __init__(
         self, setting: str, contents: str, got: int, *, least: int, most: int | None = None
     ) -> None:
-        """Make the message from the bounds and the number of bytes in the settings."""
+        """Make the message from the bounds and the number of bytes."""
         if most is None:
             bounds, remedy = f"at least {least}", "give more"
         elif setting == "kv_cache_memory_bytes":
@@ -41,6 +42,7 @@ class MemorySettingError(ValueError):
         super().__init__(f"{setting}: expected {bounds} bytes for {contents}, got {got}: {remedy}")
         self.setting = setting
         self.contents = contents
+        self.got = got
         self.least = least
         self.most = most
 
