@@ -55,3 +55,17 @@ def test_a_single_slow_step_counts_little() -> None:
     budget.observe(1000, 1.0)
     budget.observe(250, 1.0)  # a rate of 250, after 1,000
     assert budget.tokens == 192  # 0.25 s at 0.7 * 1,000 + 0.3 * 250, in whole tiles
+
+
+def test_passes_of_one_token_are_not_measured() -> None:
+    budget = PrefillBudget(settings(4096))
+
+    def observe(tokens: int) -> None:
+        budget.observe(tokens, 0.01 + tokens / 2000)  # reading the weights takes 10 ms
+
+    for _ in range(20):
+        observe(budget.tokens)
+    steady = budget.tokens
+    for _ in range(12):
+        observe(1)  # the last token of a prompt that is in the prefix cache
+    assert budget.tokens == steady > 400

@@ -16,6 +16,10 @@ _ALONE = 4
 """The factor of the duration if no request waits for its next token. Reading the weights then takes
 a smaller part of the time of a long prompt."""
 
+_LEAST_PART = 4
+"""A pass of less than one part in four of the tokens is not measured: reading the weights takes
+much of its time. The last token of a prompt in the prefix cache is such a pass."""
+
 _SMOOTHING = 0.3
 """The weight of the latest step in the moving average of the speed."""
 
@@ -45,6 +49,8 @@ class PrefillBudget:
 
     def observe(self, tokens: int, seconds: float) -> None:
         """Update the speed and `tokens` after a step prefilled `tokens` tokens in `seconds`."""
+        if self._rate is not None and tokens * _LEAST_PART < self.tokens:
+            return
         rate = tokens / max(seconds, 1e-9)
         self._rate = rate if self._rate is None else self._rate + _SMOOTHING * (rate - self._rate)
         self.tokens = self._whole_tiles(self._rate * self.seconds)
