@@ -101,7 +101,7 @@ def test_a_cancelled_task_frees_its_pages_in_any_phase(
 def test_a_request_whose_outputs_are_not_read_is_cancelled(
     prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(async_engine, "MAX_UNREAD_OUTPUTS", 20)
+    monkeypatch.setattr(async_engine, "MAX_UNREAD_OUTPUTS", 200)
 
     async def test(engine: AsyncEngine) -> None:
         stream = engine.stream(Request(prompts[0], 500, ignore_end=True))
@@ -112,9 +112,9 @@ def test_a_request_whose_outputs_are_not_read_is_cancelled(
         assert len(await other) == 200
         await until_idle(engine)
         assert engine.stats.pages_used == 0
-        for _ in range(20):
+        for _ in range(200):
             await anext(stream)
-        with pytest.raises(UnreadOutputError, match="20 unread tokens: read it faster"):
+        with pytest.raises(UnreadOutputError, match="200 unread tokens: read it faster"):
             await anext(stream)
         await engine.embed(prompts[0])  # the engine goes on
 
