@@ -195,6 +195,13 @@ def test_rows_are_interleaved_in_place_unless_the_arrays_are_shared(ops: Backend
     assert mx.array_equal(dequantize(weights["w"]), dequantize(held))  # type: ignore[arg-type]
 
 
+def test_a_prepared_weight_can_be_a_key(ops: Backend) -> None:
+    w, other = (prepared(ops, packed((48, 384), mx.bfloat16)) for _ in range(2))
+    sizes = {w: 1}
+    assert sizes[w] == 1
+    assert other not in sizes
+
+
 def test_preparing_twice_changes_nothing(ops: Backend) -> None:
     w = prepared(ops, packed((48, 384), mx.bfloat16))
     assert prepared(ops, w) is w

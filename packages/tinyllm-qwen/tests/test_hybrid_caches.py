@@ -1,5 +1,6 @@
 """Caches of hybrid models: the kind of each layer, and generation that continues earlier calls."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import mlx.core as mx
 import pytest
 from tinyllm_layers import (
     Backend,
+    Batch,
     DenseCache,
     PagedCache,
     QuantizedCache,
@@ -14,7 +16,7 @@ from tinyllm_layers import (
     RecurrentPool,
 )
 from tinyllm_layers import RotatingCache as Rotating
-from tinyllm_ops import MLX, OpSet
+from tinyllm_ops import MLX, REFERENCE, OpSet
 from tinyllm_qwen import Qwen, Tokenizer, generate, load
 from tinyllm_qwen.caches import common_prefix
 from tinyllm_qwen.testing import hybrid_checkpoint
@@ -127,3 +129,28 @@ def test_states_after_different_lengths_have_a_common_prefix(
     caches[0].trim(128)  # as after an interrupt within a pass
     assert common_prefix(caches, 200) == 128
     assert common_prefix(caches, 100) == 0
+
+
+def test_a_refused_pass_changes_no_layer(loaded: tuple[Qwen, Tokenizer]) -> None:
+    model, _ = loaded
+    caches = model.make_caches()
+    model(PROMPT[None, :3], caches)
+    with pytest.raises(ValueError, match="tokens from position 3 on"):
+        model(PROMPT[None, 3:4], caches, batch=Batch.at(7, 1, 1))
+    assert {cache.offset for cache in caches} == {3}
+    model(PROMPT[None, 3:4], caches)
+
+
+@pytest.mark.parametrize("ops", [MLX, REFERENCE], ids=["mlx", "reference"])
+def test_a_model_and_its_caches_serve_other_threads(tmp_path: Path, ops: OpSet) -> None:
+    loaded = load(hybrid_checkpoint(tmp_path / "tiny"), ops=ops)
+    expected = answer(loaded, TOKENS)
+    caches = loaded[0].make_caches()
+    longer = [*TOKENS, *answer(loaded, TOKENS, caches=caches), 7]
+    with ThreadPoolExecutor(1) as other:
+        continued = other.submit(answer, loaded, longer, caches=caches).result()
+    assert continued == answer(loaded, longer)
+    # the first answer of a model in another thread than that of `load`
+    fresh = load(hybrid_checkpoint(tmp_path / "fresh"), ops=ops)
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(answer, fresh, TOKENS).result() == expected

@@ -92,7 +92,7 @@ def make_pages(
         count: the number of pages.
         page_size: the number of tokens in a page.
         kv_bits: the bits of quantized keys and values, usually 8 or 4; None for no quantization.
-            States are not quantized.
+            States are not quantized, and layers with a sliding window are, unlike in `make_caches`.
         state_slots: the number of states that each recurrent layer keeps.
         draft_layers: the number of layers of the draft head, whose caches come last.
         zeros: makes the arrays.

@@ -7,7 +7,7 @@ from typing import SupportsIndex
 
 import mlx.core as mx
 from jaxtyping import Integer
-from tinyllm_layers import Batch, SequenceCache
+from tinyllm_layers import Batch, SequenceCache, StateCache
 from tinyllm_layers.cache.dense import CAPACITY_STEP
 from tinyllm_ops import Phase
 
@@ -137,6 +137,9 @@ def generate(
                     if reason is not None:
                         return
         finally:
+            # The last token does not need its own states. Later calls may come from other threads,
+            # which cannot evaluate lazy arrays of this one.
+            mx.eval(cache_arrays([each for each in used_caches if isinstance(each, StateCache)]))
             trim_to_common_prefix(used_caches, len(tokens) + max(generated - 1, 0))
 
     return pieces()

@@ -86,6 +86,8 @@ class LayerBuilder:
 
     def _delta_net(self, name: str, recurrent: Recurrent) -> GatedDeltaNet:
         part, weights = self.groups.partition, self.weights
+        conv = self._vector(f"{name}.conv1d.weight").squeeze(-1)
+        mx.eval(conv)  # other threads cannot evaluate a lazy array of this one
         return GatedDeltaNet(
             self.config.hidden_size,
             len(part.key_heads),
@@ -96,7 +98,7 @@ class LayerBuilder:
             wz=weights[f"{name}.in_proj_z.weight"],
             wb=weights[f"{name}.in_proj_b.weight"],
             wa=weights[f"{name}.in_proj_a.weight"],
-            conv=self._vector(f"{name}.conv1d.weight").squeeze(-1),
+            conv=conv,
             a_log=self._vector(f"{name}.A_log"),
             dt_bias=self._vector(f"{name}.dt_bias"),
             norm=self._vector(f"{name}.norm.weight"),

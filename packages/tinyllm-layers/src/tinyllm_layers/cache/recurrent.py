@@ -113,6 +113,7 @@ class RecurrentCache(SequenceCache, StateCache):
         self, batch: Batch, shape: StateShape
     ) -> tuple[Float[mx.array, "P inputs C"], Float32[mx.array, "P Hv Dv Dk"], StateTable]:
         """Return all slots, and a table that saves new snapshots to free slots."""
+        batch.check_follows(self.offset)
         plan = plan_pass(self._kept, batch.length, batch.phase)
         conv, state = self._slots(plan.count, batch, shape)
         return conv, state, state_table(plan, batch.rows, state.shape[0])

@@ -33,7 +33,7 @@ _FIELD_TYPES = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class QuantizedTensor:
     """Codes of `bits` bits in groups. A group shares a scale, and in affine mode also a bias.
 
