@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -17,6 +18,7 @@ COMMIT = "c1899de289a04d12100db370d81485cdf75e47ca"
 class _Handler(BaseHTTPRequestHandler):
     repository: str
     files: dict[str, bytes]
+    seconds: float  # the time of a long file
 
     def do_HEAD(self) -> None:
         self._answer(body=False)
@@ -54,7 +56,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("X-Repo-Commit", COMMIT)
         self.end_headers()
         if body:
-            self.wfile.write(data)
+            self.wfile.write(data[:1000])
+            if len(data) > 1000:
+                time.sleep(self.seconds)
+                with suppress(OSError):  # the client has left
+                    self.wfile.write(data[1000:])
 
     def log_message(self, *_: object) -> None:
         """Write no log."""
@@ -71,9 +77,10 @@ def pico_files() -> dict[str, bytes]:
 
 
 @contextmanager
-def _hub(repository: str, files: dict[str, bytes]) -> Iterator[str]:
+def _hub(repository: str, files: dict[str, bytes], seconds: float) -> Iterator[str]:
     """Run a Hub with one repository, and yield its address."""
-    handler = type("Handler", (_Handler,), {"repository": repository, "files": files})
+    fields = {"repository": repository, "files": files, "seconds": seconds}
+    handler = type("Handler", (_Handler,), fields)
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -84,10 +91,15 @@ def _hub(repository: str, files: dict[str, bytes]) -> Iterator[str]:
 
 
 @pytest.fixture
-def serve_hub() -> Iterator[Callable[[str, dict[str, bytes]], str]]:
-    """A function that starts a Hub with one repository and returns its address."""
+def serve_hub() -> Iterator[Callable[..., str]]:
+    """A function that starts a Hub with one repository and returns its address.
+
+    Each long file takes `seconds`.
+    """
     with ExitStack() as hubs:
-        yield lambda repository, files: hubs.enter_context(_hub(repository, files))
+        yield lambda repository, files, seconds=0.0: hubs.enter_context(
+            _hub(repository, files, seconds)
+        )
 
 
 @pytest.fixture

@@ -2,8 +2,10 @@
 
 import os
 import pty
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 
 NAME = "owner/pico"
 Files = dict[str, bytes]
-Hub = Callable[[str, Files], str]
+Hub = Callable[..., str]
 Fill = Callable[[str, Files], Path]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -39,13 +41,14 @@ def run(tmp_path: Path) -> Run:
 def test_a_model_is_pulled_listed_shown_run_and_removed(
     run: Run, serve_hub: Hub, pico_files: Files, tmp_path: Path
 ) -> None:
-    address = serve_hub(NAME, pico_files | {"model.gguf": b"unwanted"})
+    address = serve_hub(NAME, pico_files | {"model.gguf": b"unwanted", "LICENSE": b"Apache"})
     pulled = run("models", "pull", NAME, HF_ENDPOINT=address, HF_HUB_OFFLINE="0")
     assert pulled.returncode == 0, pulled.stderr
     folder = Path(pulled.stdout.strip())
     assert folder.is_relative_to(tmp_path)
     assert (folder / "model.safetensors").is_file()
     assert not (folder / "model.gguf").exists()
+    assert (folder / "LICENSE").read_bytes() == b"Apache"  # `convert` copies it
     assert "%" in pulled.stderr  # the bars of huggingface_hub
 
     listed = run("models").stdout.splitlines()
@@ -65,6 +68,39 @@ def test_a_model_is_pulled_listed_shown_run_and_removed(
     assert removed.stdout.startswith(f"removed {NAME}, ")
     assert not list(tmp_path.glob("hub/models--*/**/*.safetensors"))
     assert [line.split()[0] for line in run("models").stdout.splitlines()] == ["pico"]
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_download_at_once(
+    serve_hub: Hub, pico_files: Files, tmp_path: Path, signal_number: signal.Signals
+) -> None:
+    address = serve_hub(NAME, pico_files, seconds=60.0)
+    environ = {"HF_HOME": str(tmp_path), "HF_ENDPOINT": address, "NO_PROXY": "*"}
+    command = [sys.executable, "-m", "tinyllm_cli", "models", "pull", NAME]
+    with subprocess.Popen(command, env=os.environ | environ, stderr=subprocess.DEVNULL) as process:
+        pattern = "hub/models--*/blobs/*.incomplete"
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob(pattern)):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(signal_number)
+        start = time.monotonic()
+        assert process.wait(timeout=30) in (128 + signal_number, -signal_number)
+    assert time.monotonic() - start < 15
+    while list(tmp_path.glob(pattern)):  # the process of the download removes them, and ends
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("seed", range(4))  # the client's order depends on hashes
+def test_of_two_names_for_one_commit_only_the_named_one_is_removed(
+    run: Run, fill_cache: Fill, pico_files: Files, seed: int
+) -> None:
+    kept, removed = fill_cache("old/pico", pico_files), fill_cache(NAME, pico_files)
+    done = run("models", "remove", NAME, "--yes", PYTHONHASHSEED=str(seed))
+    assert done.returncode == 0, done.stderr
+    assert not removed.exists()
+    assert (kept / "config.json").is_file()
 
 
 def test_a_list_costs_no_import_of_the_client_that_downloads() -> None:

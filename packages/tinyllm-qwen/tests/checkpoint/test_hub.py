@@ -138,8 +138,8 @@ def test_a_gguf_file_is_refused_with_the_formats_that_are_read(tmp_path: Path) -
 @pytest.mark.parametrize("revision", [None, "main", COMMIT])
 def test_a_cached_repository_is_found_offline(tmp_path: Path, revision: str | None) -> None:
     snapshot = fill_cache(tmp_path / "hub", {"config.json": "{}", "model.safetensors": ""})
-    assert resolve(REPOSITORY, revision) == snapshot
-    assert (resolve(REPOSITORY, revision) / "config.json").read_text() == "{}"
+    assert repository.fetch(REPOSITORY, revision) == snapshot
+    assert (repository.fetch(REPOSITORY, revision) / "config.json").read_text() == "{}"
 
 
 @pytest.mark.parametrize("offline", [True, False])
@@ -150,16 +150,16 @@ def test_the_cache_alone_is_asked_offline(
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
     monkeypatch.setattr(repository, "HfApi", Mock(side_effect=TimeoutError))
     monkeypatch.setattr(repository, "snapshot_download", download)
-    assert resolve(REPOSITORY, COMMIT) == tmp_path
+    assert repository.fetch(REPOSITORY, COMMIT) == tmp_path
     assert download.call_args.kwargs["local_files_only"] is offline
 
 
 def test_a_repository_that_is_not_cached_is_an_error_offline(tmp_path: Path) -> None:
     with pytest.raises(HubError, match=r"incomplete in the cache .*HF_HUB_OFFLINE.*unset it"):
-        resolve(REPOSITORY)
+        repository.fetch(REPOSITORY, None)
     fill_cache(tmp_path / "hub", {"config.json": "{}"})
     with pytest.raises(HubError, match="HF_HUB_OFFLINE"):
-        resolve(REPOSITORY, "v2")
+        repository.fetch(REPOSITORY, "v2")
 
 
 @pytest.mark.parametrize(
@@ -172,6 +172,7 @@ def test_a_repository_that_is_not_cached_is_an_error_offline(tmp_path: Path) -> 
         (errors.LocalEntryNotFoundError("x"), "cannot be reached .*check the network"),
         (OSError(errno.ENOSPC, "full"), "does not fit on the disk.*HF_HOME"),
         (PermissionError(errno.EACCES, "denied"), "cannot be written to the cache"),
+        (OSError(errno.EROFS, "read-only"), "cannot be written to the cache.*HF_HOME"),
         (errors.HfHubHTTPError("502\nlong", response=RESPONSE), r"HfHubHTTPError: 502\): run it"),
         (TimeoutError("slow"), r"could not be fetched \(TimeoutError: slow\)"),
     ],
@@ -183,14 +184,26 @@ def test_errors_of_the_hub_are_explained(
     monkeypatch.setattr(repository, "HfApi", Mock(side_effect=raised))
     monkeypatch.setattr(repository, "snapshot_download", Mock(side_effect=raised))
     with pytest.raises(HubError, match=message) as caught:
-        resolve(REPOSITORY, "v9")
+        repository.fetch(REPOSITORY, "v9")
     assert caught.value.__cause__ is raised
     assert "\n" not in str(caught.value)
 
 
-def test_ctrl_c_stops_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repository, "snapshot_download", Mock(side_effect=KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
+@pytest.mark.parametrize("revision", [None, "main", COMMIT])
+def test_a_name_is_resolved_in_a_process_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, revision: str | None
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    with pytest.raises(HubError, match=rf"^{REPOSITORY} is missing .*HF_HUB_OFFLINE.*unset it"):
+        resolve(REPOSITORY, revision)
+    snapshot = fill_cache(tmp_path / "hub", {"config.json": "{}", "model.safetensors": ""})
+    assert resolve(REPOSITORY, revision) == snapshot
+
+
+def test_a_process_that_ends_without_an_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(HubError, match=r"could not be fetched .* ended with 1"):
         resolve(REPOSITORY)
 
 
@@ -199,9 +212,9 @@ def test_only_the_files_that_a_model_needs_are_asked_for(
 ) -> None:
     download = Mock(return_value=str(tmp_path))
     monkeypatch.setattr(repository, "snapshot_download", download)
-    assert resolve(REPOSITORY, "v9") == tmp_path
+    assert repository.fetch(REPOSITORY, "v9") == tmp_path
     patterns = download.call_args.kwargs["allow_patterns"]
-    wanted = ["model-00001-of-00002.safetensors", "config.json", "chat_template.jinja"]
+    wanted = ["model-00001-of-00002.safetensors", "config.json", "chat_template.jinja", "LICENSE"]
     unwanted = ["pytorch_model.bin", "model.gguf", "README.md", "onnx/model.onnx"]
     filtered = huggingface_hub.utils.filter_repo_objects(wanted + unwanted, allow_patterns=patterns)  # type: ignore[attr-defined]
     assert list(filtered) == wanted
@@ -231,7 +244,7 @@ def test_a_disk_without_room_is_noticed_before_the_download(
 ) -> None:
     set_free(monkeypatch, 2.5e9)
     with pytest.raises(HubError, match=r"needs 3\.0 GB, .* has 2\.5 GB left.*HF_HOME"):
-        resolve(REPOSITORY)
+        repository.fetch(REPOSITORY, None)
     hub_of_3_gb.assert_not_called()
 
 
@@ -240,7 +253,7 @@ def test_a_cached_repository_needs_no_disk_space(
 ) -> None:
     set_free(monkeypatch, 1.5e9)
     fill_cache(tmp_path / "hub", {"model.safetensors": ""})
-    assert resolve(REPOSITORY) == Path("/snapshot")
+    assert repository.fetch(REPOSITORY, None) == Path("/snapshot")
 
 
 def test_a_local_folder_costs_no_import_of_the_hub(tmp_path: Path) -> None:

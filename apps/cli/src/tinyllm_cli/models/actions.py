@@ -1,10 +1,12 @@
 """The actions of `tinyllm models`. Results go to stdout, questions and progress to stderr."""
 
+import dataclasses
 import difflib
 import sys
 
 import typer
 from huggingface_hub import constants, scan_cache_dir
+from tinyllm_qwen.checkpoint.download import fetch
 from tinyllm_qwen.checkpoint.hub import BUILT_IN
 from tinyllm_qwen.format_bytes import format_bytes
 
@@ -31,9 +33,6 @@ def pull(name: str, revision: str | None) -> None:
     """
     if name == BUILT_IN:
         raise ValueError(f"{BUILT_IN} is built in: run `tinyllm chat`")
-    # Import here, because the import of the Hub's client takes 0.5 s.
-    from tinyllm_qwen.checkpoint.repository import fetch
-
     folder = fetch(name, revision)
     typer.echo(folder)
     model = next((each for each in cached_models() if each.name == name), None)
@@ -85,7 +84,12 @@ def remove(name: str, *, ask: bool) -> bool:
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             notice("models: nothing was removed")
             return False
-    scan_cache_dir(constants.HF_HUB_CACHE).delete_revisions(*model.revisions).execute()
+    cache = scan_cache_dir(constants.HF_HUB_CACHE)
+    # Two repositories may have equal commits, such as a mirror, or one that was renamed.
+    only = frozenset(
+        each for each in cache.repos if (each.repo_type, each.repo_id) == ("model", model.name)
+    )
+    dataclasses.replace(cache, repos=only).delete_revisions(*model.revisions).execute()
     if any(each.repo_id == model.name for each in cached_repositories()):
         raise ValueError(
             f"{model.name} could not be removed whole from {constants.HF_HUB_CACHE}: check the "

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from tinyllm_qwen.checkpoint.download import fetch
 from tinyllm_qwen.errors import CheckpointError
 from tinyllm_qwen.regular_file import exists
 
@@ -32,9 +33,6 @@ def resolve(path_or_repo: str | Path, revision: str | None = None) -> Path:
     """
     folder = resolve_local(path_or_repo, revision)
     if folder is None:
-        # Import here, because the import of the Hub's client takes 0.4 s.
-        from tinyllm_qwen.checkpoint.repository import fetch
-
         return fetch(str(path_or_repo), revision)
     return folder
 

@@ -13,8 +13,10 @@ from tinyllm_qwen.checkpoint.partial_folder import free_bytes
 from tinyllm_qwen.errors import HubError
 from tinyllm_qwen.format_bytes import format_bytes
 
-# Patterns of the files to download: weights, configs, templates, and all kinds of tokenizer files.
+# Patterns of the files to download: weights, configs, templates, all kinds of tokenizer files, and
+# licenses, which `convert` copies.
 _FILES = ["*.safetensors", "*.json", "*.jinja", "vocab.txt", "merges.txt", "*.model"]
+_FILES += ["LICENSE*", "NOTICE"]
 
 
 def fetch(repository: str, revision: str | None) -> Path:
@@ -41,6 +43,12 @@ def fetch(repository: str, revision: str | None) -> Path:
     except Exception as error:
         raise HubError(_explain(error, repository, revision)) from error
     return Path(folder)
+
+
+def partial_files(repository: str) -> set[Path]:
+    """Return the files of a repository whose download has not ended, or was interrupted."""
+    folder = Path(constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
+    return set(folder.glob("blobs/*.incomplete"))
 
 
 def _check_space(repository: str, revision: str | None) -> None:
@@ -87,12 +95,12 @@ def _explain(error: Exception, repository: str, revision: str | None) -> str:
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             reason = f"does not fit on the disk of {constants.HF_HUB_CACHE}"
             advice = "free some space, or set HF_HOME to a folder on a larger disk"
-        case PermissionError():
+        case OSError(errno=errno.EACCES | errno.EPERM | errno.EROFS):
             reason = f"cannot be written to the cache ({error})"
             advice = "change the folder's owner, or set HF_HOME to another folder"
         case _:
             reason = f"could not be fetched ({type(error).__name__}: {_first_line(error)})"
-            advice = "run it again; what has arrived is kept"
+            advice = "run it again; complete files are kept"
     return f"{repository} {reason}: {advice}"
 
 
