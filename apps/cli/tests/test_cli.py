@@ -59,6 +59,49 @@ def test_the_help_of_a_command_into_a_closed_pipe_ends_quietly(name: str) -> Non
     assert (done.returncode, done.stderr) == (0, "")
 
 
+ECHO = """
+import sys, typer
+from tinyllm_cli.program import new_app, run_program
+app = new_app()
+
+@app.command()
+def echo(words: list[str]) -> None:
+    for word in words:
+        sys.stdout.write(word + chr(10))
+        sys.stderr.write(word + chr(10))
+
+sys.exit(run_program(app, "echo"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("encoding", "out", "err"),
+    [
+        ("ascii", b"?1 ? ?", rb"\xb11 \u4e2d \udcff"),  # stderr has its own error handler
+        ("latin-1", b"\xb11 ? ?", b"\xb11 \\u4e2d \\udcff"),
+        ("ascii:surrogateescape", b"?1 ? ?", rb"\xb11 \u4e2d \udcff"),
+        ("ascii:backslashreplace", rb"\xb11 \u4e2d \udcff", rb"\xb11 \u4e2d \udcff"),
+        ("utf-8", "\xb11 \u4e2d ?".encode(), "\xb11 \u4e2d \\udcff".encode()),
+        # The bytes of a file name, as Python writes them without a locale.
+        (
+            "utf-8:surrogateescape",
+            "\xb11 \u4e2d ".encode() + b"\xff",
+            "\xb11 \u4e2d \\udcff".encode(),
+        ),
+    ],
+)
+def test_a_character_that_the_encoding_lacks_is_no_error(
+    encoding: str, out: bytes, err: bytes
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "utf8", "-c", ECHO, "\xb11 \u4e2d ".encode() + b"\xff"],
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, out + b"\n", err + b"\n")
+
+
 def test_ctrl_c_while_a_command_is_imported_is_no_traceback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

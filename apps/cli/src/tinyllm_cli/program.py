@@ -1,5 +1,6 @@
 """The frame of a program with a Typer command line: its exit code, errors and streams."""
 
+import io
 import os
 import signal
 import sys
@@ -54,6 +55,7 @@ def run_program(
     """Run a command line and return its exit code: 0, 2 for usage, 130 after Ctrl-C, 1 otherwise.
 
     An error or a warning is one line. The code is also 0 if the reader of a pipe closes it early.
+    Characters that the encoding of stdout lacks are written as "?".
 
     Args:
         app: the application.
@@ -63,6 +65,7 @@ def run_program(
     """
     tell = say or (lambda text: notice(text, program))
     _replace_closed_streams()
+    _accept_all_characters()
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_place: tell(str(message))
@@ -118,3 +121,17 @@ def _replace_closed_streams() -> None:
         if getattr(sys, name) is None:
             number = os.open(os.devnull, os.O_RDWR)
             setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w"))
+
+
+def _accept_all_characters() -> None:
+    """Write "?" for characters that the encoding of a stream lacks, so that no result is lost.
+
+    A stream keeps an error handler that does not raise. In UTF-8, surrogateescape is one of them:
+    it writes the bytes of file names that are not UTF-8.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and (
+            stream.errors == "strict"
+            or (stream.errors == "surrogateescape" and stream.encoding != "utf-8")
+        ):
+            stream.reconfigure(errors="replace")
