@@ -176,6 +176,22 @@ def test_requests_that_fail_are_counted_and_no_answer_at_all_is_a_failure(
     assert json.loads(out)["servers"][0]["answered"] == 6 - failed
 
 
+def test_a_proxy_of_the_environment_is_not_used(
+    bench: Callable[[str], tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_LOADING_TIMEOUT", 10.0)
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nothing listens at this port
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    command = [sys.executable, "-c", REFUSING.replace("SOME and next(requests) % 2", "True")]
+    answering = Server("answering", command, "/ready")
+    monkeypatch.setattr(server, "find_servers", lambda *_: ([answering], []))
+    code, out, _ = bench("serve --requests 2 --rate 0 --json")
+    assert code == 0
+    assert json.loads(out)["servers"][0]["answered"] == 2
+
+
 def test_ctrl_c_shows_the_finished_loads(
     bench: Callable[[str], tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

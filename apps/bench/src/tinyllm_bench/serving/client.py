@@ -36,10 +36,15 @@ class Reply:
 
 
 async def send(load: Load, url: str, extra: dict[str, object]) -> list[Reply]:
-    """Send each request at its time, with the fields `extra`, and wait for all answers."""
+    """Send each request at its time, with the fields `extra`, and wait for all answers.
+
+    The server is on this machine, so a proxy of the environment is not used.
+    """
     slots = asyncio.Semaphore(load.concurrency)
     limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=url, timeout=_TIMEOUT, limits=limits) as client:
+    async with httpx.AsyncClient(
+        base_url=url, timeout=_TIMEOUT, limits=limits, trust_env=False
+    ) as client:
         start = time.perf_counter()
 
         async def ask(arrival: Arrival) -> Reply:
