@@ -1,6 +1,7 @@
 """Tables of a report."""
 
 import io
+import sys
 
 import pytest
 from rich.console import Console
@@ -8,7 +9,15 @@ from tinyllm_bench.ceilings import Ceilings
 from tinyllm_bench.cost import Cost
 from tinyllm_bench.machine import Machine
 from tinyllm_bench.report.report import ModelInfo, Report
-from tinyllm_bench.report.tables import duration, number, percent, tables
+from tinyllm_bench.report.tables import (
+    duration,
+    new_table,
+    number,
+    percent,
+    progress_line,
+    report_console,
+    tables,
+)
 from tinyllm_bench.rounds import Case, Failure, Result, Samples
 from tinyllm_bench.settings import Settings
 
@@ -113,3 +122,31 @@ def test_shares_and_times_have_the_unit_that_suits_them() -> None:
         "4.56 us",
         "0.0100 us",
     ]
+
+
+NAME = "ck/a[/b]c[mlx]:cat:"  # closing a tag that is not open is an error of rich's markup
+
+
+def test_names_with_brackets_and_colons_are_printed_as_they_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = new_table((NAME,), ("tokens/s",))
+    table.add_row(NAME, "1")
+    console = report_console()
+    console.print(f"a machine; {NAME}")
+    console.print(table)
+    heading, *shown = capsys.readouterr().out.splitlines()
+    assert heading == f"a machine; {NAME}"
+    assert [line.split()[0] for line in shown] == [NAME, NAME]
+
+
+def test_the_progress_shows_a_name_with_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FakeTerminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", terminal := FakeTerminal())
+    with progress_line(2) as progress:
+        progress("a[/b]", 1)
+    assert "a[/b]" in terminal.getvalue()

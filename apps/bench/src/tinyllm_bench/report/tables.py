@@ -31,9 +31,14 @@ class _Console(Console):
 
 
 def report_console() -> Console:
-    """Return a console for tables, as wide as the terminal, or wide enough for a file."""
-    console = _Console(highlight=False)
-    return console if console.is_terminal else _Console(highlight=False, width=_WIDTH)
+    """Return a console for tables, as wide as the terminal, or wide enough for a file.
+
+    It prints brackets and colons as they are, because names of models may contain them.
+    """
+    console = _Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = _WIDTH
+    return console
 
 
 def print_report(report: Report) -> None:
@@ -173,7 +178,7 @@ def progress_line(steps: int | None = None) -> Iterator[Callable[[str, int], Non
     """
     console = Console(stderr=True)
     line = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
