@@ -77,7 +77,7 @@ def test_statistics_are_those_of_numpy() -> None:
     seconds = max(reply.pieces[-1] for reply in good)
     assert result.tokens_per_second == pytest.approx(600 / seconds)
     assert (result.answered, result.failed) == (20, 1)
-    assert (result.prompt_tokens, result.cached_tokens) == (200, 80)
+    assert (result.prompt_tokens, result.cached_tokens, result.tokens) == (200, 80, 600)
 
 
 def test_our_server_is_measured(bench: Callable[[str], tuple[int, str, str]]) -> None:
@@ -192,6 +192,30 @@ def test_a_proxy_of_the_environment_is_not_used(
     assert json.loads(out)["servers"][0]["answered"] == 2
 
 
+@pytest.mark.parametrize("answer_tokens", [2, 3])
+def test_answers_that_are_shorter_than_requested_are_named(
+    bench: Callable[[str], tuple[int, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    answer_tokens: int,
+) -> None:
+    async def answer(load: Load, *_: object) -> list[Reply]:
+        one = Reply(0.0, [0.1, 0.2], tokens=2)
+        return [one, replace(one, tokens=3), Reply(0.0, error="HTTP status 429")]
+
+    monkeypatch.setattr(run, "send", answer)
+    command = [sys.executable, "-c", REFUSING]
+    monkeypatch.setattr(server, "find_servers", lambda *_: ([Server("one", command, "/")], []))
+    _, out, err = bench(f"serve --rate 0 --answer-tokens {answer_tokens} --json")
+    document = json.loads(out)
+    assert document["servers"][0]["tokens"] == 5
+    short = (
+        "one: expected 3 tokens in each answer, got 2.5 on average: "
+        "do not compare its speed with that of longer answers"
+    )
+    assert (short in document["notices"]) == (answer_tokens == 3)
+    assert (f"bench: {short}\n" in err) == (answer_tokens == 3)
+
+
 def test_ctrl_c_shows_the_finished_loads(
     bench: Callable[[str], tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,7 +227,7 @@ def test_ctrl_c_shows_the_finished_loads(
     monkeypatch.setattr(run, "send", answer)
     command = [sys.executable, "-c", REFUSING]
     monkeypatch.setattr(server, "find_servers", lambda *_: ([Server("one", command, "/")], []))
-    code, out, err = bench("serve --rate 2 --rate 8 --rate 9 --json")
+    code, out, err = bench("serve --rate 2 --rate 8 --rate 9 --answer-tokens 2 --json")
     assert code == 130
     assert err == "bench: interrupted: the remaining loads were not measured\n"
     assert [each["rate"] for each in json.loads(out)["servers"]] == [2.0]

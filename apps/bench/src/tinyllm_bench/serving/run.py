@@ -33,6 +33,7 @@ class ServerResult:
     answered: int  # requests with an answer
     failed: int  # requests without one
     seconds: float  # time from the first request to the last piece
+    tokens: int  # tokens of all answers
     tokens_per_second: float  # tokens of all answers per second
     prompt_tokens: int  # tokens of all prompts
     cached_tokens: int  # tokens of prompts that the server had cached
@@ -52,6 +53,7 @@ class ServerResult:
             answered=len(good),
             failed=len(replies) - len(good),
             seconds=seconds,
+            tokens=tokens,
             tokens_per_second=tokens / seconds if seconds else 0.0,
             prompt_tokens=sum(reply.prompt_tokens for reply in good),
             cached_tokens=sum(reply.cached_tokens for reply in good),
@@ -102,8 +104,8 @@ def _measure(
 ) -> tuple[list[ServerResult], list[str], bool]:
     """Start each server, send it the loads, and stop it before the next one starts.
 
-    Return the results, messages about servers that did not start and requests that failed, and
-    True if Ctrl-C ended the measurement.
+    Return the results, messages about servers that did not start, requests that failed and short
+    answers, and True if Ctrl-C ended the measurement.
     """
     results: list[ServerResult] = []
     notices: list[str] = []
@@ -121,8 +123,10 @@ def _measure(
                         for load in loads:
                             progress(f"{server.name}, {load.rate:g} a second", len(results))
                             replies = asyncio.run(send(load, running.url, server.extra))
-                            results.append(ServerResult.of(server.name, load.rate, replies))
+                            result = ServerResult.of(server.name, load.rate, replies)
+                            results.append(result)
                             notices += _failures(server.name, replies)
+                            notices += _short_answers(result, load.answer_tokens)
                 except BenchError as error:
                     notices.append(str(error))
     except KeyboardInterrupt:
@@ -137,6 +141,17 @@ def _failures(name: str, replies: Sequence[Reply]) -> list[str]:
         return []
     listed = ", ".join(f"{reason} ({count})" for reason, count in reasons.most_common())
     return [f"{name}: {reasons.total()} of {len(replies)} requests failed: {listed}"]
+
+
+def _short_answers(result: ServerResult, answer_tokens: int) -> list[str]:
+    """Return one line if the mean answer has fewer tokens than requested."""
+    if result.tokens >= result.answered * answer_tokens:
+        return []
+    mean = result.tokens / result.answered
+    return [
+        f"{result.name}: expected {answer_tokens} tokens in each answer, got {mean:.1f} on "
+        "average: do not compare its speed with that of longer answers"
+    ]
 
 
 def _print_results(machine: Machine, model: str, results: Sequence[ServerResult]) -> None:

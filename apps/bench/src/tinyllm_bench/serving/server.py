@@ -98,12 +98,15 @@ def find_servers(
 def _mlx_lm(files: ModelFiles) -> Server:
     check_installed("mlx_lm", "it is not installed (pip install mlx-lm)")
     command = [sys.executable, "-m", "mlx_lm", "server", "--model", str(files.folder)]
-    # With any other name, the server would download a model.
+    # With any other name, the server would download a model. It has no field to ignore end tokens.
     return Server("mlx_lm.server", command, "/health", {"model": "default_model"})
 
 
 def _llama_cpp(files: ModelFiles, most_tokens: int) -> Server:
-    """Return llama-server, or llama-cpp-python's server, which runs one request at a time."""
+    """Return llama-server, or llama-cpp-python's server.
+
+    The latter runs one request at a time, and has no field to ignore end tokens.
+    """
     if files.gguf is None:
         raise BenchError(files.without_gguf)
     context = most_tokens + _TOKEN_MARGIN
