@@ -107,7 +107,10 @@ def _servers(document: Document) -> Iterator[str]:
             f"{each['rate']:g}",
             str(each["answered"]),
             number(each["tokens_per_second"]),
-            *(" / ".join(f"{1e3 * seconds:,.0f}" for seconds in values) for values in latencies),
+            *(
+                " / ".join(f"{1e3 * s:,.0f}" for s in values) if values else "-"
+                for values in latencies
+            ),
         )
 
 

@@ -1,5 +1,6 @@
 """Image of the results of `bench serve`: servers under load."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ def _draw_bars(panels: "Sequence[Axes]", rows: Sequence[Row]) -> None:
     throughput.bar(names, [row["tokens_per_second"] for row in rows])
     for axes, key in zip(latencies, _LATENCIES, strict=True):
         for place, (label, _, width) in reversed(list(enumerate(_PERCENTILES))):
-            axes.bar(names, [row[key][place] * 1e3 for row in rows], width, label=label)
+            axes.bar(names, [_milliseconds(row[key], place) for row in rows], width, label=label)
         axes.legend(fontsize=7)
 
 
@@ -56,13 +57,20 @@ def _draw_curves(panels: "Sequence[Axes]", rows: Sequence[Row]) -> None:
         for axes, key in zip(latencies, _LATENCIES, strict=True):
             for place, (percentile, style, _) in enumerate(_PERCENTILES):
                 label = "" if index else percentile  # one legend for all servers
-                times = [row[key][place] * 1e3 for row in chosen]
-                axes.plot(rates, times, style, marker=".", color=color, label=label)
+                times = [_milliseconds(row[key], place) for row in chosen]
+                # A log scale without any number is an error, one without lines is not.
+                if not all(map(math.isnan, times)):
+                    axes.plot(rates, times, style, marker=".", color=color, label=label)
     for axes in panels:
         axes.set_xlabel("requests a second", fontsize=8)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_yscale("log")
         axes.grid(alpha=0.3)
-        if answered:
+        if axes.lines:
             axes.legend(fontsize=6)
+
+
+def _milliseconds(percentiles: Sequence[float] | None, place: int) -> float:
+    """Return one of the percentiles; NaN, which is not drawn, if no time was measured."""
+    return math.nan if percentiles is None else 1e3 * percentiles[place]

@@ -80,6 +80,25 @@ def test_statistics_are_those_of_numpy() -> None:
     assert (result.prompt_tokens, result.cached_tokens, result.tokens) == (200, 80, 600)
 
 
+def test_without_answers_there_are_no_times() -> None:
+    silent = ServerResult.of("silent", 4.0, [Reply(0.0, error="HTTP status 429")])
+    assert (silent.first_token, silent.between_tokens) == (None, None)
+    short = ServerResult.of("short", 4.0, [Reply(0.0, [0.5], tokens=1)])
+    assert (short.first_token, short.between_tokens) == ((0.5, 0.5, 0.5), None)
+
+
+def test_a_table_has_no_times_of_a_server_without_answers(
+    bench: Callable[[str], tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "-c", REFUSING.replace("SOME", "False")]
+    refusing = Server("refusing", command, "/ready")
+    monkeypatch.setattr(server, "find_servers", lambda *_: ([refusing], []))
+    code, out, _ = bench("serve --requests 2 --rate 0")
+    assert code == 1
+    (row,) = (line for line in out.splitlines() if line.startswith("refusing"))
+    assert row.split()[-2:] == ["-", "-"]
+
+
 def test_our_server_is_measured(bench: Callable[[str], tuple[int, str, str]]) -> None:
     code, out, _ = bench(
         "serve --requests 6 --rate 50 --answer-tokens 8 --prompt-words 80 --shared 0.9 --json"

@@ -22,8 +22,9 @@ def results(what: str, operand: str, regime: str) -> list[dict[str, Any]]:
     return [common | {"by": name, "tokens_per_second": float(len(name))} for name in NAMES]
 
 
-def server(name: str, rate: float, answered: int) -> dict[str, Any]:
-    latencies = (0.5, 0.6, 0.8) if answered else (0.0, 0.0, 0.0)
+def server(
+    name: str, rate: float, answered: int, latencies: tuple[float, ...] | None = (0.5, 0.6, 0.8)
+) -> dict[str, Any]:
     return {
         "name": name,
         "rate": rate,
@@ -58,19 +59,34 @@ def test_the_names_of_all_implementations_stand_side_by_side(document: dict[str,
         assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
 
 
-def test_servers_without_answers_have_no_curve(tmp_path: Path) -> None:
+@pytest.mark.parametrize("none", [None, (0.0, 0.0, 0.0)])  # zeros: older documents
+def test_servers_without_answers_have_no_curve(
+    tmp_path: Path, none: tuple[float, ...] | None
+) -> None:
     document = json.loads((MEASURED / "serve-load-qwen3-0.6b.json").read_text())
     document["servers"] = [
         *(server("good", rate, 3) for rate in (1.0, 2.0, 4.0)),
-        server("silent", 1.0, 0),
+        server("silent", 1.0, 0, none),
     ]
     figure_of_servers(document).savefig(tmp_path / "curves.svg")
     image = (tmp_path / "curves.svg").read_text()
     assert image.count("<!-- p95 -->") == 2
     assert "silent" not in image
     for rates in ((4.0,), (1.0, 2.0)):
-        document["servers"] = [server("silent", rate, 0) for rate in rates]
+        document["servers"] = [server("silent", rate, 0, none) for rate in rates]
         figure_of_servers(document).savefig(tmp_path / "silence.svg")
+
+
+@pytest.mark.parametrize("rates", [(4.0,), (1.0, 2.0)])
+def test_answers_of_one_piece_have_no_times_between_pieces(
+    tmp_path: Path, rates: tuple[float, ...]
+) -> None:
+    document = json.loads((MEASURED / "serve-load-qwen3-0.6b.json").read_text())
+    document["servers"] = [server("s", rate, 3) | {"between_tokens": None} for rate in rates]
+    figure = figure_of_servers(document)
+    figure.savefig(tmp_path / "short.svg")
+    assert [bool(axes.lines or axes.patches) for axes in figure.axes][:2] == [True, True]
+    assert not figure.axes[2].lines
 
 
 @pytest.mark.parametrize("name", ["qwen3-0.6b-4bit-512", "serve-load-qwen3-0.6b"])

@@ -37,8 +37,9 @@ class ServerResult:
     tokens_per_second: float  # tokens of all answers per second
     prompt_tokens: int  # tokens of all prompts
     cached_tokens: int  # tokens of prompts that the server had cached
-    first_token: Percentiles  # time to first token
-    between_tokens: Percentiles  # time between two pieces of an answer
+    first_token: Percentiles | None  # time to first token; None without answers
+    # Time between two pieces of an answer; None if no answer has two pieces.
+    between_tokens: Percentiles | None
 
     @classmethod
     def of(cls, name: str, rate: float, replies: Sequence[Reply]) -> "ServerResult":
@@ -174,9 +175,13 @@ def _print_results(machine: Machine, model: str, results: Sequence[ServerResult]
     console.print(table)
 
 
-def _percentiles(values: Sequence[float]) -> Percentiles:
+def _percentiles(values: Sequence[float]) -> Percentiles | None:
+    if not values:
+        return None
     return percentile(values, 50), percentile(values, 95), percentile(values, 99)
 
 
-def _milliseconds(percentiles: Percentiles) -> str:
+def _milliseconds(percentiles: Percentiles | None) -> str:
+    if percentiles is None:
+        return "-"
     return " / ".join(f"{seconds * 1e3:,.0f}" for seconds in percentiles)
