@@ -75,6 +75,7 @@ def test_json_is_one_document_with_everything(bench: Bench) -> None:
     assert document["format"] == "tinyllm-bench/1"
     assert set(document["machine"]) >= {"cpu", "cores", "isa", "mlx", "device", "memory"}
     assert document["settings"]["prompt_tokens"] == 4
+    assert document["settings"]["shape"] == "pico"
     assert document["model"]["bytes"] == 5_242_880 * 5 // 8 + 4 * 4_096
     assert not document["interrupted"]
     cases = [(row["what"], row["regime"], row["by"]) for row in document["results"]]
@@ -136,6 +137,7 @@ def test_a_checkpoint_can_be_measured(bench: Bench) -> None:
         ("--seconds nan", "--seconds"),
         ("--model pico --bits 4", "--bits: is for random weights"),
         ("--model pico --shape qwen3-4b", "--shape: makes a model of its own"),
+        ("--model pico --shape pico", "--shape: makes a model of its own"),
         ("--bits 16 --mode mxfp4", "--mode: expected none with --bits 16"),
         ("--bits 32 --group-size 32", "--group-size: expected none with --bits 32"),
         ("--op swiglu --only model", "--op: times operations"),

@@ -20,7 +20,9 @@ class Settings:
     Raise `UsageError` if a value is out of its range, or two options exclude each other.
     """
 
-    shape: str = option(PICO, "NAME", f"{', '.join(SHAPES[:-1])} or {SHAPES[-1]}.")
+    shape: str | None = option(
+        None, "NAME", f"{', '.join(SHAPES[:-1])} or {SHAPES[-1]}. [default: {PICO}]"
+    )
     model: str | None = option(None, "ID", "A checkpoint instead: a folder, owner/name, or pico.")
     bits: int | None = option(
         None, "N", "Bits of random weights: 2-6, 8, 16, 32. [default: 4 if affine]"
@@ -56,7 +58,10 @@ class Settings:
     as_json: bool = option(False, None, "Print one JSON document instead of tables.", "--json")
 
     def __post_init__(self) -> None:
-        """Check every range. A comparison with NaN is false, so NaN is refused."""
+        """Check every range. A comparison with NaN is false, so NaN is refused.
+
+        The shape is pico if neither a shape nor a model is given.
+        """
         if self.dtype != "auto":
             from tinyllm_kernels.backend_choice import DTYPES  # imported here, because it loads MLX
 
@@ -82,8 +87,14 @@ class Settings:
             self._check_kv_bits(self.kv_bits)
         if self.peer and not self.peers:
             raise UsageError("--peer: expected together with --peers, got no --peers")
+        self._check_weights()
+        if self.model is None and self.shape is None:
+            object.__setattr__(self, "shape", PICO)
+
+    def _check_weights(self) -> None:
+        """Refuse options of random weights with a checkpoint, and of codes with plain floats."""
         random = {"--bits": self.bits, "--group-size": self.group_size, "--mode": self.mode}
-        if self.model is not None and self.shape != PICO:
+        if self.model is not None and self.shape is not None:
             raise UsageError("--shape: makes a model of its own, without --model")
         for name, value in random.items():
             if self.model is not None and value is not None:

@@ -73,7 +73,9 @@ class BenchModel:
         """
         if settings.model is not None:
             return cls._load(settings, settings.model)
-        hf = published_config(settings.shape)
+        shape = settings.shape
+        assert shape is not None  # Settings without a model have a shape
+        hf = published_config(shape)
         weight_format = WeightFormat.choose(
             settings.bits,
             settings.group_size,
@@ -85,10 +87,10 @@ class BenchModel:
             names = ("bits", "group_size", "mode")
             hf["quantization"] = {name: getattr(weight_format, name) for name in names}
         config = QwenConfig.from_hf(hf)
-        _check(settings, settings.shape, config, weight_format)
+        _check(settings, shape, config, weight_format)
         weights = random_weights(config, weight_format)
         mx.eval([w if isinstance(w, mx.array) else w.arrays for w in weights.values()])
-        return cls(settings.shape, hf, config, weights, weight_format)
+        return cls(shape, hf, config, weights, weight_format)
 
     @classmethod
     def _load(cls, settings: Settings, name: str) -> "BenchModel":
