@@ -55,6 +55,7 @@ def questions(recorded: Any) -> list[str]:
         ("\r  \r", []),
         ("/etc/passwd is what?\r", ["/etc/passwd is what?"]),
         (" hello\x01x\r", ["x hello"]),  # Ctrl-A: the beginning of the line
+        ("a\x1b[31mb\r", ["ab"]),  # a color code, which looks like a mouse event
     ],
 )
 def test_typed_keys_become_questions(

@@ -82,3 +82,16 @@ def test_no_bar_for_short_work_or_without_a_terminal(
     ) as bar:
         bar(1, 2)
     assert err.getvalue() == ""
+
+
+@pytest.mark.parametrize("label", ["loading ck/a[/b]c", "loading ck/s[mlx]", "loading a:cat:"])
+def test_the_label_of_the_bar_is_no_markup(
+    make_screen: MakeScreen, monkeypatch: pytest.MonkeyPatch, label: str
+) -> None:
+    monkeypatch.setattr("tinyllm_chat.terminal.progress._DELAY", -1.0)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "xterm")
+    err = make_screen(terminal=True)
+    with ProgressBar(label, Terminal(make_screen(), err, {"TERM": "xterm"})) as bar:
+        bar(1, 2)
+    assert label in err.getvalue()

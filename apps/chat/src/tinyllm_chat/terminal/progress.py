@@ -52,10 +52,13 @@ class ProgressBar:
 
     def _make(self) -> "rich.progress.Progress":
         from rich.console import Console  # imported here, because it takes 0.1 s
-        from rich.progress import Progress
+        from rich.progress import Progress, TextColumn
 
         console = Console(file=self._terminal.err)
-        bar = Progress(console=console, transient=True, redirect_stdout=False)
+        # Without markup, because the name of a model may have brackets.
+        label = TextColumn("{task.description}", style="progress.description", markup=False)
+        columns = (label, *Progress.get_default_columns()[1:])
+        bar = Progress(*columns, console=console, transient=True, redirect_stdout=False)
         bar.add_task(self._label, total=None)
         bar.start()
         return bar

@@ -121,4 +121,10 @@ def _key_bindings(pastes: PasteBuffer) -> KeyBindings:
     def _paste(event: KeyPressEvent) -> None:
         event.current_buffer.insert_text(pastes.shorten(event.data))
 
+    # prompt_toolkit takes a color code, as in the text of a log, for a mouse event, and its handler
+    # of these raises. The prompt uses no mouse.
+    @keys.add(Keys.Vt100MouseEvent)
+    def _ignore(_event: KeyPressEvent) -> None:
+        pass
+
     return keys
