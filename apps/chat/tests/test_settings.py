@@ -32,6 +32,7 @@ from tinyllm_qwen import GenerationConfig
         ("seed", -1, "--seed"),
         ("seed", 2**64, "--seed"),
         ("stop", ["a", ""], "--stop"),
+        ("stop", ["a", "\udcfc"], r"--stop: expected text in UTF-8, got '\udcfc'"),
         ("kv_bits", 3, "--kv-bits: expected 4 or 8, got 3"),
         ("max_model_len", 1, "--max-model-len"),
         ("server", "127.0.0.1:8000", "--server: expected a URL"),

@@ -164,8 +164,8 @@ class Settings:
         _check("--seed", self.seed, "from 0 to 2^64 - 1", lambda n: 0 <= n < 2**64)
         _check("--kv-bits", self.kv_bits, "4 or 8", lambda n: n in KV_BITS)
         _check("--max-model-len", self.max_model_len, "at least 2 tokens", lambda n: n >= 2)
-        if "" in (self.stop or ()):
-            raise UsageError("--stop: expected at least one character, got an empty string")
+        for text in self.stop or ():
+            _check_stop(text)
         effort = self.reasoning_effort
         _check("--reasoning-effort", effort, f"one of {', '.join(EFFORTS)}", lambda e: e in EFFORTS)
         if effort is not None and self.no_think:
@@ -246,6 +246,19 @@ class Settings:
                     f"--{name.replace('_', '-')}: not allowed with --server, which has loaded the "
                     "model already"
                 )
+
+
+def _check_stop(text: str) -> None:
+    """Raise UsageError for a stop text that no answer can have.
+
+    Python decodes bytes of the command line that are not UTF-8 as lone surrogates.
+    """
+    if not text:
+        raise UsageError("--stop: expected at least one character, got an empty string")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"--stop: expected text in UTF-8, got {text!a}") from error
 
 
 def _check(option: str, value: T | None, allowed: str, holds: Callable[[T], bool]) -> None:
