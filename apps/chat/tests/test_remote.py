@@ -1,5 +1,6 @@
 """Answers of a server: server-sent events of other servers, and errors in place of them."""
 
+import io
 import json
 import os
 import signal
@@ -14,10 +15,12 @@ from tinyllm_chat.conversation import Conversation
 from tinyllm_chat.errors import ChatError
 from tinyllm_chat.remote.assistant import RemoteAssistant
 from tinyllm_chat.remote.connection import ServerConnection
-from tinyllm_chat.session import interrupt_flag
+from tinyllm_chat.session import Session, interrupt_flag
 from tinyllm_chat.settings import Settings
 from tinyllm_chat.summary import summary
+from tinyllm_chat.terminal.output import Terminal
 
+MakeScreen = Callable[..., io.StringIO]
 MODELS = b'{"data": [{"id": "m"}]}'
 HI = {"choices": [{"delta": {"content": "Hi"}}]}
 DONE = b"data: [DONE]\n\n"
@@ -137,6 +140,92 @@ def test_an_error_in_the_stream_is_raised(
 ) -> None:
     with pytest.raises(ChatError, match=message):
         answer(event(HI) + event({"error": error}))
+
+
+@pytest.mark.parametrize("line", [b"nope", b"{", b"\xff"])
+def test_data_that_is_not_json_is_an_error(
+    answer: Callable[[bytes], tuple[str, str]], line: bytes
+) -> None:
+    with pytest.raises(ChatError, match="expected JSON from the server, got "):
+        answer(event(HI) + b"data: " + line + b"\n\n" + DONE)
+
+
+@pytest.mark.parametrize("stream", [DONE, event([1]) + DONE, event({"choices": []}) + DONE])
+def test_a_stream_without_an_answer_is_an_error(
+    answer: Callable[[bytes], tuple[str, str]], stream: bytes
+) -> None:
+    with pytest.raises(ChatError, match="the server sent no answer"):
+        answer(stream)
+
+
+@pytest.mark.parametrize("line", [b"", b"data:\n", b"data: {"])
+def test_a_stream_that_ends_early_is_an_error(
+    answer: Callable[[bytes], tuple[str, str]], line: bytes
+) -> None:
+    with pytest.raises(ChatError, match="closed the connection before the answer's end"):
+        answer(event(HI) + line)
+
+
+def test_an_empty_answer_with_a_finish_reason_is_an_answer(make_screen: MakeScreen) -> None:
+    """The question stays, and a notice names a reason that `chat` does not know."""
+    end = {"choices": [{"delta": {}, "finish_reason": "content_filter"}]}
+    err = make_screen()
+    with running_server(MODELS, event(end) + DONE) as url:
+        session = Session(connect(url), Terminal(make_screen(), err, {}))
+        answer = session.ask("hi", interruptible=False)
+    assert (answer.text, answer.finish_reason) == ("", "content_filter")
+    assert [turn.answer for turn in session.conversation.turns] == [""]
+    assert "chat: the server ended the answer with 'content_filter'\n" in err.getvalue()
+
+
+@pytest.mark.parametrize(
+    "fields", ["reasoning_content", "reasoning", "reasoning_content reasoning"]
+)
+def test_reasoning_is_read_under_both_names(fields: str) -> None:
+    conversation = Conversation()
+    conversation.add_question("hi")
+    thought = {"choices": [{"delta": dict.fromkeys(fields.split(), "Hm.")}]}
+    with running_server(MODELS, event(thought) + event(HI) + DONE) as url:
+        answer = connect(url).reply(conversation, lambda _segment: None)
+    assert (answer.reasoning, answer.text) == ("Hm.", "Hi")
+
+
+@pytest.mark.parametrize("body", [b"<html></html>", b"[]", b"{}", b'{"data": "m"}'])
+def test_a_body_without_a_list_of_models_is_an_error(body: bytes) -> None:
+    with (
+        running_server(body, b"") as url,
+        pytest.raises(ChatError, match=f"--server: {url}/v1/models is not a list of models"),
+    ):
+        connect(url)
+
+
+@pytest.mark.parametrize("models", [b'{"data": []}', b'{"data": null}'])
+def test_an_empty_list_of_models_is_a_list(models: bytes) -> None:
+    with (
+        running_server(models, b"") as url,
+        pytest.raises(ChatError, match=r"expected a model of the server \(none\)"),
+    ):
+        connect(url)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"detail": "Model is loading, retry"}, "Model is loading, retry"),
+        ({"message": "no such path"}, "no such path"),
+        ({"detail": [{"loc": []}]}, "HTTP status 503"),
+        ({"error": {"message": "busy"}, "message": "other"}, "busy"),
+    ],
+)
+def test_the_message_of_an_error_status_is_shown(body: object, message: str) -> None:
+    class Refusing(Handler):
+        def do_GET(self) -> None:
+            self.send_response(503)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+    with serving(Refusing) as url, pytest.raises(ChatError, match=f"{url}: {message}$"):
+        connect(url)
 
 
 def test_only_objects_with_an_id_are_models() -> None:

@@ -14,6 +14,7 @@ ShowSegment = Callable[[Segment], None]
 """A callback for each new segment of the reasoning or the answer."""
 
 AnswerFinishReason = Literal["stop", "length", "interrupted"]
+"""The finish reasons that `chat` itself gives."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,8 @@ class Answer:
         text: the answer.
         reasoning: the reasoning before the answer; empty if there is none.
         finish_reason: "stop" after an end token or a stop string, "length" at the token limit,
-            "interrupted" if the user stopped the answer.
+            "interrupted" if the user stopped the answer, and any other reason that a server gives,
+            such as "content_filter".
         stats: counts and times; None if the user stopped the answer before its first token.
         seed: the seed of the random numbers.
         dropped_turns: the number of oldest turns dropped to make room for this question and answer.
@@ -32,7 +34,7 @@ class Answer:
 
     text: str
     reasoning: str
-    finish_reason: AnswerFinishReason
+    finish_reason: AnswerFinishReason | str
     stats: Stats | None
     seed: int
     dropped_turns: int = 0

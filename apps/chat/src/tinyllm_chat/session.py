@@ -166,7 +166,7 @@ class Session:
         return answer
 
     def _notices(self, answer: Answer) -> list[str]:
-        """Return notices about dropped turns, an interruption and a truncated answer."""
+        """Return notices about dropped turns and an answer that did not end by itself."""
         notices = []
         if answer.dropped_turns and answer.stats is not None:
             turns = "turn was" if answer.dropped_turns == 1 else "turns were"
@@ -186,6 +186,8 @@ class Session:
             else:
                 reason = "the context is full"
             notices.append(f"the answer was cut off after {generated:,} tokens ({reason})")
+        if answer.finish_reason not in ("stop", "length", "interrupted"):
+            notices.append(f"the server ended the answer with {answer.finish_reason!a}")
         return notices
 
 

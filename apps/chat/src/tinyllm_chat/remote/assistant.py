@@ -11,7 +11,6 @@ from tinyllm_qwen.text.reasoning import Segment
 from tinyllm_chat.answer import (
     Answer,
     AnswerCollector,
-    AnswerFinishReason,
     Progress,
     ShowSegment,
 )
@@ -111,8 +110,8 @@ class RemoteAssistant:
                 far.
 
         Raises:
-            ChatError: if the server refuses the request (the error has the server's message), or
-                the connection is lost.
+            ChatError: if the server refuses the request (the error has the server's message) or
+                sends no answer, or the connection is lost.
         """
         del on_prefill
         seed = self.settings.seed_of(self.answers)
@@ -127,7 +126,9 @@ class RemoteAssistant:
             if not should_stop():
                 raise
             return answer.result("interrupted", seed)
-        return answer.result("length" if answer.finish_reason == "length" else "stop", seed)
+        if answer.is_empty and answer.finish_reason is None:
+            raise ChatError(f"{self.description}: the server sent no answer")
+        return answer.result(answer.finish_reason or "stop", seed)
 
     def _body(self, conversation: Conversation, seed: int) -> Json:
         """Return the body of the request, without options that the user did not give."""
@@ -158,7 +159,7 @@ class StreamedAnswer:
     The times of the answer are measured in this process.
 
     Attributes:
-        finish_reason: the finish reason of the server; None before the end.
+        finish_reason: the finish reason of the server; None before the end, or without one.
     """
 
     def __init__(self, show: ShowSegment) -> None:
@@ -167,7 +168,7 @@ class StreamedAnswer:
         Args:
             show: called with each segment of text.
         """
-        self.finish_reason: object = None
+        self.finish_reason: str | None = None
         self._collector = AnswerCollector(show)
         self._started = self._first = self._latest = time.perf_counter()
         self._segments = 0
@@ -178,10 +179,13 @@ class StreamedAnswer:
         choices = chunk.get("choices")
         self._usage = _object(chunk.get("usage")) or self._usage
         choice = _object(choices[0]) if isinstance(choices, list) and choices else {}
-        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        finish_reason = choice.get("finish_reason")
+        if isinstance(finish_reason, str) and finish_reason:
+            self.finish_reason = finish_reason
         delta = _object(choice.get("delta"))
-        for field, thinking in (("reasoning_content", True), ("content", False)):
-            text = delta.get(field)
+        # Newer vLLM and mlx_lm.server write `reasoning`. Some servers write both, with one text.
+        reasoning = delta.get("reasoning_content") or delta.get("reasoning")
+        for text, thinking in ((reasoning, True), (delta.get("content"), False)):
             if isinstance(text, str) and text:
                 self._latest = time.perf_counter()
                 if not self._segments:
@@ -189,13 +193,18 @@ class StreamedAnswer:
                 self._segments += 1
                 self._collector.add(Segment(text, thinking))
 
-    def result(self, finish_reason: AnswerFinishReason, seed: int) -> Answer:
+    @property
+    def is_empty(self) -> bool:
+        """True if the server has sent neither text nor usage."""
+        return not self._segments and not self._usage
+
+    def result(self, finish_reason: str, seed: int) -> Answer:
         """Return the answer so far, with its counts and times."""
         return Answer(
             text=self._collector.text,
             reasoning=self._collector.reasoning,
             finish_reason=finish_reason,
-            stats=self._stats() if self._segments or self._usage else None,
+            stats=None if self.is_empty and finish_reason == "interrupted" else self._stats(),
             seed=seed,
         )
 

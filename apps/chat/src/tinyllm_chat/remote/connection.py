@@ -54,12 +54,19 @@ class ServerConnection:
         """Return the model objects of `/v1/models`.
 
         Raises:
-            ChatError: if the server cannot be reached, refuses the request, or closes the
-                connection early.
+            ChatError: if the server cannot be reached, refuses the request, sends anything else
+                than a list, or closes the connection early.
         """
         with self._request("/v1/models") as response, self._reading():
-            listed = _parse_object(_body(response)).get("data")
-        models = listed if isinstance(listed, list) else []
+            body = _parse_object(_body(response)) or {}
+        models = body.get("data", "missing")
+        if models is None:  # Ollama's list without models
+            return []
+        if not isinstance(models, list):
+            raise ChatError(
+                f"--server: {self.url}/v1/models is not a list of models: is this a server with "
+                "OpenAI's API?"
+            )
         return [model for model in models if isinstance(model, dict) and "id" in model]
 
     @contextmanager
@@ -71,8 +78,8 @@ class ServerConnection:
         Leaving the context closes the connection, which cancels the request.
 
         Raises:
-            ChatError: if the server cannot be reached, refuses the request, or closes the
-                connection early.
+            ChatError: if the server cannot be reached, refuses the request, sends data that is not
+                JSON, or closes the connection early.
         """
         with self._request("/v1/chat/completions", json.dumps(body).encode()) as response:
             yield self._chunks(response)
@@ -81,12 +88,17 @@ class ServerConnection:
         with self._reading():
             for line in iter(partial(response.readline, MAX_BYTES), b""):
                 field, _, value = line.partition(b":")
-                if field != b"data":
+                if field != b"data" or not value.strip():
                     yield None  # an empty line, a keep-alive comment or another field
                     continue
                 if value.strip() == b"[DONE]":
                     return
                 chunk = _parse_object(value)
+                if chunk is None:
+                    if len(line) < MAX_BYTES and not line.endswith(b"\n"):
+                        break  # the last line is incomplete
+                    got = ascii(value.strip()[:60].decode(errors="replace"))
+                    raise ChatError(f"{self.url}: expected JSON from the server, got {got}")
                 if message := _error_message(chunk):
                     raise ChatError(message)
                 yield chunk
@@ -107,7 +119,8 @@ class ServerConnection:
             response: HTTPResponse = _OPENER.open(request, timeout=TIMEOUT)
         except HTTPError as error:
             with error, self._reading():
-                message = _error_message(_parse_object(error.read(MAX_BYTES)))
+                refusal = _parse_object(error.read(MAX_BYTES)) or {}
+            message = _error_message(refusal) or _plain_message(refusal)
             if error.code in range(300, 400):
                 message = f"HTTP status {error.code}, a redirect: give --server the new address"
             raise ChatError(f"{self.url}: {message or f'HTTP status {error.code}'}") from error
@@ -128,12 +141,12 @@ def _body(response: HTTPResponse) -> bytes:
     return body
 
 
-def _parse_object(text: bytes) -> Json:
-    """Parse a JSON object. Return an empty object if the text is not a JSON object."""
+def _parse_object(text: bytes) -> Json | None:
+    """Parse a JSON object: None if the text is not JSON, an empty object for any other value."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        return {}
+        return None
     return value if isinstance(value, dict) else {}
 
 
@@ -142,3 +155,9 @@ def _error_message(body: Json) -> str:
     error = body.get("error")
     message = error.get("message") if isinstance(error, dict) else error
     return str(message or error or "")
+
+
+def _plain_message(body: Json) -> str:
+    """Return the message of an error body of other servers, such as FastAPI's; empty without it."""
+    texts = (body.get("detail"), body.get("message"))
+    return next((text for text in texts if isinstance(text, str)), "")
