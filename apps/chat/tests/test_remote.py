@@ -4,6 +4,8 @@ import io
 import json
 import os
 import signal
+import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -226,6 +228,40 @@ def test_the_message_of_an_error_status_is_shown(body: object, message: str) -> 
 
     with serving(Refusing) as url, pytest.raises(ChatError, match=f"{url}: {message}$"):
         connect(url)
+
+
+def test_this_machine_is_reached_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with running_server(b'{"data": [{"id": "proxy"}]}', b"") as proxy:
+        monkeypatch.setenv("http_proxy", proxy)
+        with running_server(MODELS, b"") as url:
+            for address in (url, url.replace("127.0.0.1", "localhost")):
+                assert connect(address).settings.model == "m"
+        assert connect("http://example.invalid").settings.model == "proxy"
+
+
+def test_connecting_has_a_timeout_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server may answer later than that."""
+    timeouts: list[object] = []
+    create_connection = socket.create_connection
+
+    def create(address: Any, timeout: Any, *others: Any) -> socket.socket:
+        timeouts.append(timeout)
+        return create_connection(address, timeout, *others)
+
+    class Slow(Handler):
+        def do_GET(self) -> None:
+            time.sleep(0.6)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(MODELS)
+
+    monkeypatch.setattr("tinyllm_chat.remote.connection.CONNECT_TIMEOUT", 0.3)
+    monkeypatch.setattr(socket, "create_connection", create)
+    with serving(Slow) as url:
+        assert connect(url).settings.model == "m"
+    assert timeouts == [0.3]
 
 
 def test_only_objects_with_an_id_are_models() -> None:

@@ -3,10 +3,20 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from http.client import HTTPException, HTTPResponse
+from functools import cached_property, partial
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from ipaddress import ip_address
 from urllib.error import HTTPError, URLError
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.parse import urlsplit
+from urllib.request import (
+    HTTPHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    build_opener,
+)
 
 from tinyllm_cli.api_key import is_valid_key
 
@@ -15,6 +25,9 @@ from tinyllm_chat.errors import ChatError
 Json = dict[str, object]
 TIMEOUT = 120.0
 """Seconds without data after which the connection counts as lost."""
+
+CONNECT_TIMEOUT = 10.0
+"""Seconds to connect. An address that drops packets would be silent for `TIMEOUT`."""
 
 MAX_BYTES = 1 << 24
 """The most bytes of a line or a whole body of a response."""
@@ -27,7 +40,36 @@ class _NoRedirects(HTTPRedirectHandler):
         """Return no request, so that the status becomes an error."""
 
 
-_OPENER = build_opener(_NoRedirects)
+class _Connection(HTTPConnection):
+    """A connection that has `CONNECT_TIMEOUT` to connect, and the timeout of its request after."""
+
+    def connect(self) -> None:
+        """Connect to the server, or to the proxy."""
+        timeout, self.timeout = self.timeout, CONNECT_TIMEOUT
+        super().connect()
+        self.sock.settimeout(timeout)
+
+
+class _SecureConnection(_Connection, HTTPSConnection):
+    """The same with TLS."""
+
+
+class _Handler(HTTPHandler):
+    def http_open(self, request: Request) -> HTTPResponse:
+        return self.do_open(_Connection, request)
+
+
+class _SecureHandler(HTTPSHandler):
+    def https_open(self, request: Request) -> HTTPResponse:
+        return self.do_open(_SecureConnection, request)
+
+
+def _is_loopback(host: str) -> bool:
+    """Return True for an address of this machine, which no proxy can reach."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:  # a name
+        return False
 
 
 class ServerConnection:
@@ -104,6 +146,14 @@ class ServerConnection:
                 yield chunk
         raise ChatError(f"{self.url}: the server closed the connection before the answer's end")
 
+    @cached_property
+    def _opener(self) -> OpenerDirector:
+        """The sender of requests. It uses the proxy of the environment for other machines only."""
+        handlers = [_NoRedirects(), _Handler(), _SecureHandler()]
+        if _is_loopback(urlsplit(self.url).hostname or ""):
+            handlers.append(ProxyHandler({}))
+        return build_opener(*handlers)
+
     @contextmanager
     def _reading(self) -> Iterator[None]:
         """Turn errors of a response's body into `ChatError`."""
@@ -116,7 +166,7 @@ class ServerConnection:
     def _request(self, path: str, body: bytes | None = None) -> Iterator[HTTPResponse]:
         try:
             request = Request(self.url + path, body, self._headers)
-            response: HTTPResponse = _OPENER.open(request, timeout=TIMEOUT)
+            response: HTTPResponse = self._opener.open(request, timeout=TIMEOUT)
         except HTTPError as error:
             with error, self._reading():
                 refusal = _parse_object(error.read(MAX_BYTES)) or {}
