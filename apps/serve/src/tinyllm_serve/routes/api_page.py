@@ -1,17 +1,17 @@
 """GET /docs: a page that describes the API, and its files, which need no network."""
 
 import asyncio
+from collections.abc import AsyncGenerator, Mapping
 from functools import cache
 from importlib.resources import files
 
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 from starlette.requests import Request
 
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.json_text import json_bytes
-from tinyllm_serve.http.pieces import PiecesResponse
 
 DOCUMENT = "/openapi.json"
 FOLDER = "/static-offline-docs"
@@ -22,6 +22,26 @@ TYPES = {
 }
 HEADERS = {"Cache-Control": "max-age=3600"}
 """The files change with the package that has them. The script has 1.5 MB."""
+
+PIECE = 1 << 14
+"""Bytes of a piece. A connection buffers at most 65,536 bytes and one piece more."""
+
+
+class PiecesResponse(StreamingResponse):
+    """A response whose content is in memory once for all clients, and sent in pieces.
+
+    A transport copies what the client has not read.
+    """
+
+    def __init__(self, content: bytes, media_type: str, headers: Mapping[str, str]) -> None:
+        """Prepare to send."""
+        length = {"Content-Length": str(len(content))}
+        super().__init__(_pieces(content), headers={**headers, **length}, media_type=media_type)
+
+
+async def _pieces(content: bytes) -> AsyncGenerator[bytes, None]:
+    for start in range(0, len(content), PIECE):
+        yield content[start : start + PIECE]
 
 
 class ApiDocument:
