@@ -45,7 +45,7 @@ def test_every_field_of_the_contract_has_cases(pico: BenchModel) -> None:
 def hybrid(tmp_path_factory: pytest.TempPathFactory) -> BenchModel:
     folder = tmp_path_factory.mktemp("hybrid") / "model"
     hybrid_checkpoint(folder, SHAPES["tiny"], files="mlx")
-    return BenchModel.make(dataclasses.replace(SETTINGS, model=str(folder)))
+    return BenchModel.make(dataclasses.replace(SETTINGS, model=str(folder), shape=None))
 
 
 def test_a_hybrid_model_has_cases_of_recurrent_layers(hybrid: BenchModel) -> None:
