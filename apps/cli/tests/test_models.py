@@ -92,6 +92,21 @@ def test_a_signal_ends_a_download_at_once(
         time.sleep(0.1)
 
 
+def test_a_download_needs_no_stderr(serve_hub: Hub, pico_files: Files, tmp_path: Path) -> None:
+    environ = {"HF_HOME": str(tmp_path), "HF_ENDPOINT": serve_hub(NAME, pico_files)}
+    command = f"exec {sys.executable} -m tinyllm_cli models pull {NAME} 2>&-"
+    done = subprocess.run(
+        ["sh", "-c", command],
+        env=os.environ | environ | {"NO_PROXY": "*"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert (Path(done.stdout.strip()) / "model.safetensors").is_file()
+
+
 @pytest.mark.parametrize("seed", range(4))  # the client's order depends on hashes
 def test_of_two_names_for_one_commit_only_the_named_one_is_removed(
     run: Run, fill_cache: Fill, pico_files: Files, seed: int

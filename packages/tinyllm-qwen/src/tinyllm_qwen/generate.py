@@ -137,10 +137,10 @@ def generate(
                     if reason is not None:
                         return
         finally:
+            trim_to_common_prefix(used_caches, len(tokens) + max(generated - 1, 0))
             # The last token does not need its own states. Later calls may come from other threads,
             # which cannot evaluate lazy arrays of this one.
             mx.eval(cache_arrays([each for each in used_caches if isinstance(each, StateCache)]))
-            trim_to_common_prefix(used_caches, len(tokens) + max(generated - 1, 0))
 
     return pieces()
 

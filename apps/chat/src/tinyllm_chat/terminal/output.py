@@ -1,6 +1,5 @@
 """Output: answers go to stdout, everything else to stderr."""
 
-import io
 import os
 import sys
 from collections.abc import Mapping
@@ -43,13 +42,7 @@ class Terminal:
 
     @classmethod
     def standard(cls) -> "Terminal":
-        """Return a terminal on stdout and stderr.
-
-        "?" replaces characters that a stream's encoding lacks.
-        """
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="replace")
+        """Return a terminal on stdout and stderr."""
         return cls(sys.stdout, sys.stderr, os.environ)
 
     def answer(self, text: str) -> None:

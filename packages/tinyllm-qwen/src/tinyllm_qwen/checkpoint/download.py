@@ -55,6 +55,8 @@ def fetch(repository: str, revision: str | None) -> Path:
 def main() -> None:
     """Fetch the repository that the arguments name, and write the result to stdout as JSON."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal: the caller decides
+    if sys.stderr is None:  # it was closed; the client writes its progress there
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     # Import here, because the import of the Hub's client takes 0.5 s, and callers do not need it.
     from tinyllm_qwen.checkpoint.repository import fetch as download
     from tinyllm_qwen.checkpoint.repository import partial_files

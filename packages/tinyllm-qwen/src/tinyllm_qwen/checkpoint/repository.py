@@ -15,8 +15,16 @@ from tinyllm_qwen.format_bytes import format_bytes
 
 # Patterns of the files to download: weights, configs, templates, all kinds of tokenizer files, and
 # licenses, which `convert` copies.
-_FILES = ["*.safetensors", "*.json", "*.jinja", "vocab.txt", "merges.txt", "*.model"]
-_FILES += ["LICENSE*", "NOTICE"]
+_FILES = [
+    "*.safetensors",
+    "*.json",
+    "*.jinja",
+    "vocab.txt",
+    "merges.txt",
+    "*.model",
+    "LICENSE*",
+    "NOTICE",
+]
 
 
 def fetch(repository: str, revision: str | None) -> Path:

@@ -4,7 +4,7 @@ import math
 
 from tinyllm_ops import Yarn
 
-from tinyllm_qwen.config.fields import Fields, show
+from tinyllm_qwen.config.fields import Fields, label, show
 from tinyllm_qwen.errors import CheckpointError
 
 _LARGEST = 1e15  # far beyond any published base or factor
@@ -134,7 +134,10 @@ def _yarn(table: Fields, max_position_embeddings: int) -> Yarn:
     """
     for name in table.numbers():
         if name not in _KNOWN:
-            raise table.error(name, "no such field in settings of YaRN: correct its name")
+            raise CheckpointError(
+                f"{table.source}: {label(name)} is no known setting of YaRN: correct its name, or "
+                "remove it if it has no effect"
+            )
     if table.number("extrapolation_factor", 0.0, 1e6, default=1.0) != 1.0:
         raise table.error("extrapolation_factor", "1, since other values are not implemented")
     original = table.integer(
