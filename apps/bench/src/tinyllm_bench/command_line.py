@@ -43,9 +43,11 @@ def command(
         context = values.get("context_")
         chosen = options(**{n: value for n, value in values.items() if n in hints}, **given)
         if context is not None and context.invoked_subcommand is not None:
-            if chosen != options(**given):
-                name = context.invoked_subcommand
-                raise UsageError(f"options: expected after `{name}`, got some before it")
+            for each in context.command.params:
+                source = context.get_parameter_source(each.name)
+                if source is not None and source.name == "COMMANDLINE":
+                    after = f"expected after `{context.invoked_subcommand}`"
+                    raise UsageError(f"{each.opts[0]}: {after}, got it before")
             return 0
         return run(chosen)
 
