@@ -127,7 +127,7 @@ def test_tokens_that_do_not_follow_those_of_the_cache_are_refused(
 def test_a_prompt_chunk_of_one_token_is_like_any_other(ops: OpSet, kind: str) -> None:
     layer = random_attention(64, 4, 2, 32, normed=True, ops=ops)
     x = normal((1, 14, 64), seed=30)
-    caches: list[KVCache] = [CACHES[kind](), CACHES[kind]()]  # type: ignore[no-untyped-call]
+    caches: list[KVCache] = [CACHES[kind](), CACHES[kind]()]
     whole = layer(x, Batch.at(0, 1, 14), caches[0])
     layer(x[:, :5], Batch.at(0, 1, 5), caches[1])
     outs = [layer(x[:, i : i + 1], Batch.at(i, 1, 1, "prefill"), caches[1]) for i in range(5, 14)]

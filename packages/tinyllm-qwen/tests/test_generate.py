@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
@@ -278,7 +278,7 @@ def test_one_stop_string_in_place_of_a_list_is_refused(model: Qwen, tokenizer: T
 def test_ids_of_numpy_are_those_of_python(model: Qwen, tokenizer: Tokenizer) -> None:
     first, second = (
         [piece.token for piece in generate(model, tokenizer, prompt, max_tokens=4)]
-        for prompt in ([1, 2, 3], np.array([1, 2, 3]))
+        for prompt in ([1, 2, 3], cast("list[int]", np.array([1, 2, 3])))
     )
     assert first == second
 
