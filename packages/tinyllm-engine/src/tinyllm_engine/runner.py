@@ -162,8 +162,9 @@ class Runner:
         if any(each.wants_logprobs for each in rows):
             sampled = self._reported(rows, tokens, scores)
         else:
-            mx.eval(tokens, self._state_arrays)
+            mx.eval(tokens)
             sampled = [SampledToken(token) for token in ints(tokens)]
+        mx.async_eval(self._state_arrays)
         samples = iter(sampled)
         return [[next(samples) for _ in range(chunk.num_samples)] for chunk in chunks]
 
@@ -258,7 +259,7 @@ class Runner:
         for top, group in groups.items():
             index = mx.array(group)
             samples[top] = with_logprobs(tokens[index], scores[index], top, self._model.ops)
-        mx.eval(tokens, [sample.arrays for sample in samples.values()], self._state_arrays)
+        mx.eval(tokens, [sample.arrays for sample in samples.values()])
         sampled = [SampledToken(token) for token in ints(tokens)]
         for top, group in groups.items():
             for row, reported in zip(group, _on_host(samples[top]), strict=True):
@@ -284,13 +285,19 @@ class Runner:
 
     @property
     def _state_arrays(self) -> list[mx.array]:
-        """The arrays of recurrent layers. No token may need the last states that a pass saves."""
-        pools = (cache for cache in self._caches if isinstance(cache, RecurrentPool))
-        return [array for pool in pools for array in pool.arrays]
+        """The arrays of recurrent layers, to evaluate after the rest of a pass.
+
+        MLX writes the saved states into these arrays in place only if no running kernel reads them.
+        In the evaluation of the kernels that load states, it would copy all slots. (Kernels of the
+        CPU write in place, and this evaluation finds their states.)
+        """
+        return cache_arrays(each for each in self._caches if isinstance(each, RecurrentPool))
 
     def _wait(self, scores: Scores | None = None) -> None:
         results = scores.arrays if isinstance(scores, BestTokens) else [scores]
-        mx.eval(results, cache_arrays(self._caches))
+        pages = (each for each in self._caches if not isinstance(each, RecurrentPool))
+        mx.eval(results, cache_arrays(pages))
+        mx.eval(self._state_arrays)
 
 
 def _num_best(chunks: Sequence[Chunk]) -> int | None:

@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
@@ -10,9 +10,10 @@ from typing import NoReturn
 
 import mlx.core as mx
 import pytest
+from mlx.utils import tree_flatten
 from tinyllm_engine import Engine, EngineSettings, Request, RequestState
 from tinyllm_engine.testing import DRAWN, GREEDY, KnownAnswers, Oracle, Tally, run_schedule
-from tinyllm_layers import Batch
+from tinyllm_layers import Batch, RecurrentPool
 from tinyllm_qwen import Qwen, Tokenizer, generate
 
 Model = tuple[Qwen, Tokenizer]
@@ -300,3 +301,29 @@ def test_draft_tokens_without_a_slot_are_not_computed(
         engine.add(Request(prompt, 12, ignore_end=True))
     finish(engine)
     assert drafter.proposed == engine.stats.draft_tokens > 0
+
+
+def test_states_are_stored_once_no_running_kernel_reads_them(
+    hybrid: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLX on a GPU would copy all slots, if the pass that loads states also stored them."""
+    engine = Engine(*hybrid, SETTINGS)
+    engine.add(Request(list(range(20)), 4))
+    pools = [each for each in engine._runner._caches if isinstance(each, RecurrentPool)]
+    evaluated: list[set[str]] = []
+
+    def watched(evaluate: Callable[..., None]) -> Callable[..., None]:
+        def call(*arrays: object) -> None:
+            ids = {id(array) for pool in pools for array in pool.arrays}
+            given = [id(array) for _, array in tree_flatten(list(arrays))]
+            evaluated.append({"state" if each in ids else "result" for each in given})
+            evaluate(*arrays)
+
+        return call
+
+    monkeypatch.setattr(mx, "eval", watched(mx.eval))
+    monkeypatch.setattr(mx, "async_eval", watched(mx.async_eval))
+    finish(engine)
+    assert {"state"} in evaluated
+    assert {"state", "result"} not in evaluated
+    assert evaluated.index({"result"}) < evaluated.index({"state"})

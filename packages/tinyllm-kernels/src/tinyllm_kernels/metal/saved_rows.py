@@ -3,8 +3,9 @@
 A kernel cannot change an array in place, because MLX gives it a new array for each output. A pass
 over few of many slots would therefore copy all of them. `SavedRows` lets a kernel write only the
 saved states, row by row, and MLX writes these rows to their slots. MLX does that in place if
-nothing else refers to the old state. A pass that saves every slot needs no such copy: the rows of
-the kernel are the slots.
+nothing else refers to the old state. A running kernel refers to its inputs, so a caller must
+evaluate the updated state after the results of the pass, not together with them. A pass that saves
+every slot needs no such write: the rows of the kernel are the slots.
 """
 
 import functools
