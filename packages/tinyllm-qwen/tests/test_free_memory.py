@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import mlx.core as mx
 import psutil
 import pytest
 from tinyllm_qwen.free_memory import free_memory
@@ -70,3 +71,24 @@ def test_version_1_has_files_of_other_names(root: Path) -> None:
         memory__stat="total_inactive_file 400\ntotal_active_file 100\n",
     )
     assert free_memory(root) == 7500
+
+
+@pytest.mark.parametrize(
+    ("info", "free"),
+    [
+        ({"free_memory": 1000, "total_memory": 5000}, 1070),
+        ({"max_recommended_working_set_size": 900, "memory_size": 5000}, 600),
+        ({"max_recommended_working_set_size": 200, "memory_size": 5000}, 0),
+    ],
+    ids=["NVIDIA", "Mac", "Mac, full"],
+)
+def test_a_gpu_has_a_memory_or_a_limit_of_its_own(
+    info: dict[str, int], free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLX reuses the memory of its cache, which NVIDIA's free memory does not contain."""
+    with monkeypatch.context() as patch:
+        patch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu, 0))
+        patch.setattr(mx, "device_info", lambda: info)
+        patch.setattr(mx, "get_active_memory", lambda: 300)
+        patch.setattr(mx, "get_cache_memory", lambda: 70)
+        assert free_memory() == free

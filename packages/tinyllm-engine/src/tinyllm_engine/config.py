@@ -39,7 +39,7 @@ class EngineSettings:
         kv_cache_memory_bytes: memory for all pages, recurrent states and snapshots, in bytes; see
             `plan_memory`. None allocates memory for `max_num_seqs` contexts, but at most 4 GiB (or
             one context, if one context needs more), and at most half of the free memory, unless
-            1,024 tokens need more. More than the free memory of a CPU is refused. The free memory
+            1,024 tokens need more. More than the free memory is refused. The free memory
             is that of the machine, or of the control group (cgroup) of the process.
         max_num_seqs: the largest number of requests that are computed at a time.
         max_waiting: the largest number of requests in the queue, in addition to `max_num_seqs`.

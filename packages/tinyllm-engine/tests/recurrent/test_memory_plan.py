@@ -1,6 +1,5 @@
 """The memory of an engine is divided between pages, states of requests, and snapshots."""
 
-import mlx.core as mx
 import pytest
 from tinyllm_engine import EngineSettings
 from tinyllm_engine.kv.memory_plan import MemoryPlan, MemorySettingError, plan_memory
@@ -66,7 +65,7 @@ def test_by_default_all_requests_have_pages_and_states() -> None:
     assert plan == MemoryPlan(2560, 128, 128)
 
 
-def test_more_than_the_free_memory_is_refused_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_the_free_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tinyllm_engine.kv.memory_plan.free_memory", lambda: 16_000)
     text = "kv_cache_memory_bytes: expected at most 15000 bytes .* got 15001: give less"
     with pytest.raises(MemorySettingError, match=text) as caught:
@@ -74,9 +73,6 @@ def test_more_than_the_free_memory_is_refused_on_a_cpu(monkeypatch: pytest.Monke
     assert (caught.value.least, caught.value.most) == (10, 15_000)
     assert plan_memory(EngineSettings(8, kv_cache_memory_bytes=15_000), 10, 0, 99).num_pages == 1500
     assert plan_memory(EngineSettings(8), 10, 0, 9999).num_pages == 800
-    # The memory of a GPU is another one.
-    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu, 0))
-    assert plan_memory(EngineSettings(8, kv_cache_memory_bytes=20_000), 10, 0, 99).num_pages == 2000
 
 
 def test_the_default_holds_a_prompt_within_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,5 +91,3 @@ def test_the_default_holds_a_prompt_within_the_free_memory(monkeypatch: pytest.M
         plan_memory(EngineSettings(8), 10, 0, 9999)
     free = 160
     assert plan_memory(EngineSettings(8), 10, 0, 64).num_pages == 8
-    monkeypatch.setattr(mx, "default_device", lambda: mx.Device(mx.gpu, 0))
-    assert plan_memory(EngineSettings(8), 10, 0, 9999).num_pages == 128

@@ -6,7 +6,7 @@ class CheckpointError(ValueError):
 
 
 class MemoryShortageError(CheckpointError):
-    """The weights of a checkpoint do not fit into the free memory of a CPU.
+    """The weights of a checkpoint do not fit into the free memory.
 
     Attributes:
         needed: the bytes of the weights in memory.

@@ -1,8 +1,9 @@
-"""The memory that a process can still allocate, within the limits of its control groups."""
+"""The memory that a process can still allocate on MLX's default device."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
+import mlx.core as mx
 import psutil
 
 _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
@@ -18,20 +19,37 @@ _SPARE_PART = 16
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Return the free bytes of the machine, or of the control group that has fewer.
+    """Return the free bytes of MLX's default device.
 
+    Those of a CPU are the free bytes of the machine, or of the control group that has fewer.
     Containers (Docker's `--memory`) and services (systemd's `MemoryMax`) are control groups. A
     process that exceeds the limit of its group is killed.
 
     Args:
         root: the folder with the system's `proc` and `sys`.
     """
+    if mx.default_device().type == mx.gpu:
+        return _free_of_gpu()
     return min([int(psutil.virtual_memory().available), *_free_of_groups(root)])
 
 
 def cache_bytes(free: int) -> int:
     """Return the part of some free memory for caches. The rest is for activations."""
     return free - free // _SPARE_PART
+
+
+def _free_of_gpu() -> int:
+    """Return the free bytes of an NVIDIA GPU, or what a Mac recommends at most for its GPU.
+
+    The GPU of a Mac has the machine's memory. MLX allocates beyond the recommendation without an
+    error, and the Mac then swaps.
+    """
+    info = mx.device_info()
+    if isinstance(free := info.get("free_memory"), int):
+        return free + mx.get_cache_memory()
+    most = info.get("max_recommended_working_set_size")
+    assert isinstance(most, int)
+    return max(0, most - mx.get_active_memory())
 
 
 def _free_of_groups(root: Path) -> Iterator[int]:

@@ -54,7 +54,7 @@ def load(
 
     Raises:
         CheckpointError: if the files are missing, damaged, or of a model that is not supported, if
-            they lack the draft head that `draft_head` asks for, or if the memory of a CPU is too
+            they lack the draft head that `draft_head` asks for, or if the free memory is too
             little for the weights.
         HubError: if a repository cannot be fetched.
         ValueError: if `dtype` is not float32, float16 or bfloat16, the group has too many processes

@@ -114,11 +114,3 @@ def test_nothing_is_read_of_a_file_that_is_too_large(
             progress=lambda done, _: progress.append(done),
         )
     assert not progress
-
-
-def test_a_gpu_has_another_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FREE, lambda: 1000)
-    device = mx.Device(mx.gpu, 0)
-    with monkeypatch.context() as patch:
-        patch.setattr(mx, "default_device", lambda: device)
-        load_weights(folder, QwenConfig.from_folder(folder))

@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 
-import mlx.core as mx
 from tinyllm_qwen.free_memory import cache_bytes, free_memory
 from tinyllm_qwen.language_model import LanguageModel
 
@@ -11,10 +10,8 @@ _GROWTH_PART = 4
 
 
 def context_in_memory(model: LanguageModel, kv_bits: int | None) -> int:
-    """Return the most tokens whose caches fit into the free memory of a CPU, within the context."""
+    """Return the most tokens whose caches fit into the free memory, within the context."""
     config, longest = model.config, model.config.context_length
-    if mx.default_device().type == mx.gpu:
-        return longest
     # Bytes of a token in all layers. Recurrent layers have none, whatever the length of a text.
     growing, sliding, size = model.page_bytes(1, kv_bits=kv_bits), 0, 0
     if config.sliding_window is not None:  # its layers keep the window alone, and never quantized

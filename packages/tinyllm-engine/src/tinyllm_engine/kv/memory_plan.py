@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import mlx.core as mx
 from tinyllm_qwen.free_memory import cache_bytes, free_memory
 
 from tinyllm_engine.config import EngineSettings
@@ -116,13 +115,7 @@ def plan_memory(
 
 
 def _free_part(memory: int) -> int:
-    """Return the part of some bytes that a CPU has free.
-
-    MLX's allocator for CPUs reports no failure. That of a GPU has another memory, and raises an
-    error.
-    """
-    if mx.default_device().type == mx.gpu:
-        return memory
+    """Return the part of some bytes that is free: MLX's allocator for CPUs reports no failure."""
     return min(memory, cache_bytes(free_memory()))
 
 

@@ -23,10 +23,9 @@ def check_memory(
     prepared_bytes: Callable[[dict[str, mx.array]], int],
     free: int | None = None,
 ) -> None:
-    """Check that the CPU has the memory for some weights, as loaded and as prepared.
+    """Check that the device has the memory for some weights, as loaded and as prepared.
 
     MLX's allocator for CPUs reports no failure: the system would end this process, or another one.
-    The allocator of a GPU has another memory, and raises an error.
 
     Args:
         folder: the checkpoint, for the message.
@@ -40,8 +39,6 @@ def check_memory(
     Raises:
         MemoryShortageError: if less memory is free.
     """
-    if mx.default_device().type == mx.gpu:
-        return
     if parts is None:
         all_shapes = [{name: tensor.shape for name, tensor in stored.items()}]
     else:

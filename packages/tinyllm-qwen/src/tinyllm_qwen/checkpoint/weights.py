@@ -48,7 +48,7 @@ def load_weights(
 
     Raises:
         CheckpointError: if a file is missing or damaged, its tensors do not fit the config, the
-            files have no draft head and `draft_head` asks for it, or the memory of a CPU is too
+            files have no draft head and `draft_head` asks for it, or the free memory is too
             little for the weights.
         ValueError: if `dtype` is not float32, float16 or bfloat16.
     """
