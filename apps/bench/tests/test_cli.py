@@ -41,7 +41,7 @@ def test_a_command_measures_one_part(bench: Bench) -> None:
 @pytest.mark.parametrize("option", ["--shape qwen3-0.6b", "--shape pico", "--json"])
 def test_options_before_a_command_are_refused(bench: Bench, option: str) -> None:
     code, _, err = bench(f"{option} engine")  # pico is the default
-    message = f"{option.split()[0]}: expected after `engine`, got it before"
+    message = f"{option.split(maxsplit=1)[0]}: expected after `engine`, got it before"
     assert (code, err) == (2, f"bench: {message} (see bench --help)\n")
 
 
