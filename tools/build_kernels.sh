@@ -7,11 +7,11 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-out=$(realpath -m "$1")
+mkdir -p "$1"
+out=$(cd "$1" && pwd)
 shift
 built=$(mktemp -d)
 trap 'rm -rf "$built"' EXIT
-mkdir -p "$out"
 
 for python in "$@"; do
   uv build --quiet --wheel --python "$python" --out-dir "$built" packages/tinyllm-kernels
