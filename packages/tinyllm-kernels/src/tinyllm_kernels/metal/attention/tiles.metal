@@ -3,7 +3,8 @@
 //
 // A lane holds two neighboring elements of a matrix. Metal does not document their position, but
 // MLX's own attention relies on the same layout. Scores and weights can therefore stay in
-// registers: a row is in the four lanes whose indices differ in bits 0 and 3.
+// registers: a row is in the four lanes whose indices differ in bits 0 and 3. Loops over matrices are
+// unrolled, because an array with a variable index is in memory.
 
 // Position of the first of a lane's two elements in a matrix.
 struct Element {
@@ -31,6 +32,7 @@ void attend_tile(Q q, Keys k, Values v, float scale, int row0, int rows, int bef
   // 1. Load the queries into registers, in the dtype of the keys.
   simdgroup_matrix<T, 8, 8> query[D / 8];
   simdgroup_float8x8 sum[D / 8];
+#pragma unroll
   for (int d = 0; d < D / 8; ++d) {
     for (int e = 0; e < 2; ++e) {
       const int column = 8 * d + element.column + e;
@@ -50,14 +52,18 @@ void attend_tile(Q q, Keys k, Values v, float scale, int row0, int rows, int bef
   for (int block = first / TILE * TILE; block < end; block += TILE) {
     // 3. Compute the scores of the block.
     simdgroup_float8x8 weight[TILE / 8];
+#pragma unroll
     for (int j = 0; j < TILE / 8; ++j) {
       weight[j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
     }
+#pragma unroll
     for (int column0 = 0; column0 < D; column0 += COLUMNS) {
       threadgroup_barrier(mem_flags::mem_threadgroup);  // all threads have read the tile
       stage<T, COLUMNS, STRIDE, SIMDGROUPS>(k, block, first, end, column0, tile, thread_index);
       threadgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
       for (int j = 0; j < TILE / 8; ++j) {
+#pragma unroll
         for (int d = 0; d < COLUMNS / 8; ++d) {
           simdgroup_matrix<T, 8, 8> key;
           simdgroup_load(key, tile + 8 * j * STRIDE + 8 * d, STRIDE, ulong2(0), true);
@@ -69,6 +75,7 @@ void attend_tile(Q q, Keys k, Values v, float scale, int row0, int rows, int bef
     // 4. Replace the scores by weights relative to the highest score so far, and rescale the
     // earlier sums, which are relative to the previous highest score.
     float new_top = top;
+#pragma unroll
     for (int j = 0; j < TILE / 8; ++j) {
       for (int e = 0; e < 2; ++e) {
         const int key = block + 8 * j + element.column + e;
@@ -82,6 +89,7 @@ void attend_tile(Q q, Keys k, Values v, float scale, int row0, int rows, int bef
     new_top = max(new_top, simd_shuffle_xor(new_top, 8));
     const float shift = shift_of(new_top), factor = exp2(top - shift);
     total *= factor;
+#pragma unroll
     for (int j = 0; j < TILE / 8; ++j) {
       for (int e = 0; e < 2; ++e) {
         const float w = exp2(weight[j].thread_elements()[e] - shift);
@@ -89,17 +97,21 @@ void attend_tile(Q q, Keys k, Values v, float scale, int row0, int rows, int bef
         total += w;
       }
     }
+#pragma unroll
     for (int d = 0; d < D / 8; ++d) {
       for (int e = 0; e < 2; ++e) sum[d].thread_elements()[e] *= factor;
     }
     top = new_top;
 
     // 5. Add the weighted values. The values overwrite the keys in threadgroup memory.
+#pragma unroll
     for (int column0 = 0; column0 < D; column0 += COLUMNS) {
       threadgroup_barrier(mem_flags::mem_threadgroup);
       stage<T, COLUMNS, STRIDE, SIMDGROUPS>(v, block, first, end, column0, tile, thread_index);
       threadgroup_barrier(mem_flags::mem_threadgroup);
+#pragma unroll
       for (int j = 0; j < TILE / 8; ++j) {
+#pragma unroll
         for (int d = 0; d < COLUMNS / 8; ++d) {
           const int out = column0 / 8 + d;
           simdgroup_matrix<T, 8, 8> value;
@@ -114,6 +126,7 @@ void attend_tile(Q q, Keys k, Values v, float scale, int row0, int rows, int bef
   total += simd_shuffle_xor(total, 1);
   total += simd_shuffle_xor(total, 8);
   if (row < rows) {
+#pragma unroll
     for (int d = 0; d < D / 8; ++d) {
       for (int e = 0; e < 2; ++e) {
         const float mean = mean_of(sum[d].thread_elements()[e], total);
