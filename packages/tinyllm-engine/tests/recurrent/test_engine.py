@@ -315,7 +315,7 @@ def test_states_are_stored_once_no_running_kernel_reads_them(
     def watched(evaluate: Callable[..., None]) -> Callable[..., None]:
         def call(*arrays: object) -> None:
             ids = {id(array) for pool in pools for array in pool.arrays}
-            given = [id(array) for _, array in tree_flatten(list(arrays))]
+            given = [id(item[1]) for item in tree_flatten(list(arrays))]
             evaluated.append({"state" if each in ids else "result" for each in given})
             evaluate(*arrays)
 

@@ -1,9 +1,10 @@
 """Workers execute the driver's commands."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -23,6 +24,7 @@ from tinyllm_qwen.checkpoint.weights import load_part, load_weights
 from tinyllm_qwen.config.qwen import QwenConfig
 from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.model import Qwen
+from tinyllm_qwen.parallel import driver as driver_module
 from tinyllm_qwen.parallel import execute as execute_module
 from tinyllm_qwen.parallel.bounded_cache import BoundedCache, bounded
 from tinyllm_qwen.parallel.command import CacheSpec, Forward, decode, encode
@@ -240,6 +242,29 @@ def test_dropped_caches_are_dropped_everywhere(model: Qwen, worked: Worked) -> N
     assert [command.dropped for command in record.commands] == [[0], [1], [2]]
     work(model, record.sent)
     assert list(worked.caches) == [3]
+
+
+def test_a_pass_starts_after_the_previous_one_has_ended(
+    model: Qwen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLX writes to caches in place only if no running pass reads them."""
+    driver = Driver(model, [])
+    caches = driver.make_caches()
+    events = list[object]()
+
+    def recorded(event: Callable[..., object], call: Callable[..., Any]) -> Callable[..., Any]:
+        def recording(*arguments: Any) -> Any:
+            events.append(event(*arguments))
+            return call(*arguments)
+
+        return recording
+
+    monkeypatch.setattr(mx, "eval", recorded(lambda arrays: arrays, mx.eval))
+    execute = recorded(lambda *_: "execute", execute_module.execute)
+    monkeypatch.setattr(driver_module, "execute", execute)
+    unread = driver.hidden(mx.array([[1, 2, 3]]), Batch.at(0, 1, 3), caches)
+    driver.hidden(mx.array([[4]]), Batch.at(3, 1, 1, "decode"), caches)
+    assert events == [[], "execute", [unread], "execute"]
 
 
 def test_an_interrupted_pass_ends_the_driver(model: Qwen, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from tinyllm_qwen.model import AnyCache, Qwen, check_selection
 from tinyllm_qwen.parallel.bounded_cache import bounded
 from tinyllm_qwen.parallel.command import CacheSpec, Forward, encode
 from tinyllm_qwen.parallel.control_channel import ControlChannel
-from tinyllm_qwen.parallel.execute import Result, execute
+from tinyllm_qwen.parallel.execute import Result, execute, result_arrays
 from tinyllm_qwen.sampling.best_tokens import BestTokens, check_num_best
 from tinyllm_qwen.tolist import int_rows
 
@@ -41,6 +41,7 @@ class Driver:
         self._dropped: list[int] = []
         self._made = 0
         self._in_step = True
+        self._last: Result = None
 
     def __call__(
         self,
@@ -246,6 +247,8 @@ class Driver:
         self._in_step = False
         for channel in self._channels:
             channel.send(line)
-        result = execute(self._model, {forward.cache: caches}, forward)
+        # Wait for the previous pass, as `work` does. Nobody may have read its result.
+        mx.eval(result_arrays(self._last))
+        self._last = execute(self._model, {forward.cache: caches}, forward)
         self._in_step = True
-        return result
+        return self._last
