@@ -65,7 +65,10 @@ def test_json_is_one_complete_record(chat: Run, scripted: str) -> None:
         (["--model", "/no/such/folder", "--prompt", "hi"], b"", 1, "/no/such/folder"),
         (["--model", "no/such-model", "--prompt", "hi"], b"", 1, "no/such-model"),
         (["--model", "MODEL", "--revision", "v2", "--prompt", "hi"], b"", 1, "revision"),
-        (["--model", "MODEL"], b"a" * 1_000_000, 1, "got 1,000,019: shorten it"),
+        pytest.param(
+            *(["--model", "MODEL"], b"a" * 1_000_000, 1, "got 1,000,019: shorten it"),
+            id="long stdin",  # pytest's own id would hold the text
+        ),
     ],
 )
 def test_an_error_is_one_line_and_an_exit_code(
