@@ -1,5 +1,6 @@
 """ChatPrompt: only the chat template can write control tokens, whatever a conversation holds."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def shown(tokenizer: Tokenizer, ids: list[int]) -> str:
     return tokenizer.decode(ids, skip_special_tokens=False)
 
 
-TOOL = {
+TOOL: dict[str, object] = {
     "type": "function",
     "function": {
         "name": FORGED,
@@ -199,3 +200,96 @@ def test_no_text_changes_the_structure_of_a_prompt(system: str, user: str, resul
     ]
     if not any(token in system + user + result for token in ADDED):
         assert ids == TOKENIZER.apply_chat_template(messages, allow_special_tokens=True)
+
+
+HELLO: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
+
+
+@pytest.mark.parametrize(
+    ("argument", "remedy"),
+    [
+        ({"tokenize": False}, "tokenize: expected True, got False: `chat_prompt(messages).text`"),
+        ({"continue_final_message": True}, "continue_final_message: expected False, got True"),
+        ({"chat_template": "{{ 1 }}"}, "chat_template: expected None, got '{{ 1 }}': write it to"),
+        ({"return_tensors": "np"}, "return_tensors: expected None, got 'np': make an array"),
+        ({"return_dict": True}, "return_dict: expected False, got True"),
+        ({"return_assistant_tokens_mask": True}, "return_assistant_tokens_mask: expected False"),
+        ({"padding": True}, "padding: expected False, got True"),
+        ({"truncation": True}, "truncation: expected False, got True"),
+        ({"max_length": 8}, "max_length: expected None, got 8: `chat_prompt(messages).encode("),
+        ({"tokenizer_kwargs": {}}, "tokenizer_kwargs: expected None, got an object of 0 entries"),
+        ({"sanitize_control_tokens": False}, "sanitize_control_tokens: expected True, got False"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_an_argument_of_hugging_face_without_effect_is_refused(
+    argument: dict[str, Any], remedy: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(remedy)}"):
+        TOKENIZER.apply_chat_template(HELLO, **argument)
+
+
+def test_an_argument_of_hugging_face_that_holds_is_no_variable_of_the_template() -> None:
+    tokenizer = with_template("{{ tokenize is defined }} {{ padding is defined }} {{ own }}")
+    ids = tokenizer.apply_chat_template(HELLO, tokenize=True, padding=False, own=3)
+    assert shown(tokenizer, ids) == "False False 3"
+
+
+@pytest.mark.parametrize("role", ["system", "user", "assistant", "tool"])
+def test_the_text_parts_of_a_content_are_joined(role: str) -> None:
+    def ids(content: object) -> list[int]:
+        return TOKENIZER.apply_chat_template([*HELLO, {"role": role, "content": content}, *HELLO])
+
+    parts = [{"type": "text", "text": "a <think>"}, {"type": "text", "text": "\nb", "extra": 1}]
+    assert ids(parts) == ids(tuple(parts)) == ids("a <think>\nb")
+    assert ids([]) == ids("")
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["x", 1, {"text": "x"}, {"type": "text"}, {"type": "text", "text": 1}, {"type": "image_url"}],
+    ids=repr,
+)
+def test_a_part_that_is_not_text_is_refused(part: object) -> None:
+    content = [{"type": "text", "text": "x"}, part]
+    with pytest.raises(ValueError, match=r"^messages\[1\]\.content\[1\]: expected .*text alone"):
+        TOKENIZER.chat_prompt([*HELLO, {"role": "user", "content": content}])
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("messages", "named"),
+    [
+        ("hello", "messages: expected a list of messages, got 'hello': write [{"),
+        (HELLO[0], "messages: expected a list of messages, got an object of 2 entries"),
+        (None, "messages: expected a list of messages, got None"),
+        (["hello"], "messages[0]: expected a mapping, got 'hello': write {"),
+        ([HELLO], "messages[0]: expected a mapping, got a list of 1 entries"),
+    ],
+)
+def test_messages_of_another_type_are_refused(messages: Any, named: str) -> None:
+    for render in (TOKENIZER.apply_chat_template, TOKENIZER.chat_prompt):
+        with pytest.raises(ValueError, match=f"^{re.escape(named)}"):
+            render(messages)
+
+
+def test_tools_that_the_template_ignores_are_refused() -> None:
+    tokenizer = with_template("{{ messages[0].content }}")
+    with pytest.raises(TemplateError, match=r"^tools: expected none, this model's chat template"):
+        tokenizer.apply_chat_template(HELLO, tools=[TOOL])
+    assert tokenizer.apply_chat_template(HELLO, tools=[]) == tokenizer.encode("hello")
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% if messages|length > 1 %}{{ tools }}{% endif %}",
+        # It shows tools in a short conversation, and not in this one.
+        "{% if messages|length == 1 %}{{ tools }}{% endif %}",
+        "{% if messages|length == 1 %}{{ raise_exception('short') }}{% endif %}{{ tools }}",
+    ],
+)
+def test_a_template_may_show_tools_in_some_conversations(template: str) -> None:
+    tokenizer = with_template(template)
+    rendered = tokenizer.chat_prompt([*HELLO, *HELLO], tools=[TOOL])
+    assert tokenizer.apply_chat_template([*HELLO, *HELLO], tools=[TOOL]) == rendered.encode()

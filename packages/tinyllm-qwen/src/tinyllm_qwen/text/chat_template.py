@@ -1,10 +1,10 @@
 """Chat templates, which render messages as a prompt in the format of the model's training."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from tinyllm_qwen.config.fields import Fields
+from tinyllm_qwen.config.fields import Fields, show
 from tinyllm_qwen.config.json_object import read_fields
 from tinyllm_qwen.errors import CheckpointError, TemplateError
 from tinyllm_qwen.regular_file import exists_or_broken_link, read_regular_file
@@ -16,6 +16,49 @@ MAX_BYTES = 100_000  # published templates have up to 20,000; compiling takes 20
 Message: TypeAlias = Mapping[str, object]
 """A turn of a conversation, with the fields `role` and `content`. A turn of the assistant may also
 have `reasoning_content` and `tool_calls`."""
+
+
+_TURN = '{"role": "user", "content": "..."}'
+
+
+def text_messages(messages: Sequence[Message]) -> list[Message]:
+    """Check that messages are mappings, and join the text parts of each content.
+
+    A part is {"type": "text", "text": ...}, as in requests to OpenAI's API.
+
+    Raises:
+        ValueError: if the messages are not a list of mappings, or a part is not text.
+    """
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+        raise ValueError(
+            f"messages: expected a list of messages, got {show(messages)}: write [{_TURN}]"
+        )
+    turns: list[Message] = []
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise ValueError(
+                f"messages[{index}]: expected a mapping, got {show(message)}: write {_TURN}"
+            )
+        content = message.get("content")
+        if isinstance(content, list | tuple):
+            name = f"messages[{index}].content"
+            texts = [_text(part, f"{name}[{number}]") for number, part in enumerate(content)]
+            turns.append({**message, "content": "".join(texts)})
+        else:
+            turns.append(message)
+    return turns
+
+
+def _text(part: object, name: str) -> str:
+    """Return the text of a part of a message's content."""
+    if isinstance(part, Mapping) and part.get("type") == "text":
+        text = part.get("text")
+        if isinstance(text, str):
+            return text
+    raise ValueError(
+        f'{name}: expected {{"type": "text", "text": ...}}, got {show(part)}: the model reads text '
+        "alone, leave out images, audio and files"
+    )
 
 
 class ChatTemplate:

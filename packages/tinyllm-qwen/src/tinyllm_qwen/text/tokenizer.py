@@ -7,11 +7,12 @@ from pathlib import Path
 
 import tokenizers
 
+from tinyllm_qwen.config.fields import show
 from tinyllm_qwen.config.generation import MAX_TOKEN_ID
 from tinyllm_qwen.config.json_object import read_fields
-from tinyllm_qwen.errors import TemplateError
+from tinyllm_qwen.errors import CheckpointError, TemplateError
 from tinyllm_qwen.text.chat_prompt import ChatPrompt
-from tinyllm_qwen.text.chat_template import ChatTemplate, Message
+from tinyllm_qwen.text.chat_template import ChatTemplate, Message, text_messages
 from tinyllm_qwen.text.encoder import TextEncoder, check_count
 from tinyllm_qwen.text.token_marks import TokenMarks
 from tinyllm_qwen.text.tokenizer_files import read_backend, read_named_tokens
@@ -27,6 +28,25 @@ def _byte_of_character() -> dict[str, int]:
 
 _BYTE_OF_CHARACTER = _byte_of_character()
 _DECODED_AT_ONCE = 10_000  # tokens; the library holds Python's lock for 2 ms
+
+_OTHER_ARGUMENTS: Mapping[str, tuple[object, str]] = {
+    "tokenize": (True, "`chat_prompt(messages).text` is the text"),
+    "continue_final_message": (
+        False,
+        "leave the last message out, and append the tokens that `encode` returns for its text",
+    ),
+    "chat_template": (None, "write it to chat_template.jinja in the folder of the model"),
+    "return_tensors": (None, "make an array of the token ids, such as mx.array([ids])"),
+    "return_dict": (False, "the result is the list of token ids"),
+    "return_assistant_tokens_mask": (False, "leave it out, there is no mask"),
+    "padding": (False, "leave it out, the engine batches prompts of different lengths"),
+    "truncation": (False, "send fewer or shorter messages"),
+    "max_length": (None, "`chat_prompt(messages).encode(max_tokens)` refuses longer prompts"),
+    "tokenizer_kwargs": (None, "`encode` has the options of the tokenizer"),
+    "sanitize_control_tokens": (True, "allow_special_tokens=True keeps control tokens in messages"),
+}
+"""The arguments of Hugging Face's `apply_chat_template` that `Tokenizer` does not have: the value
+that describes what `Tokenizer` does, which is accepted, and a remedy for other values."""
 
 
 class IncrementalDetokenizer:
@@ -209,7 +229,8 @@ class Tokenizer:
         the template mentions and that are not special, such as `<think>`, stay tokens.
 
         Args:
-            messages: the conversation, at least one turn.
+            messages: the conversation, at least one turn. The text parts of a content that is a
+                list are joined.
             variables: variables of the template, such as `enable_thinking`, for which None is the
                 default of the template.
             tools: JSON schemas of the functions that the model may call.
@@ -218,7 +239,8 @@ class Tokenizer:
                 the conversation become those tokens.
 
         Raises:
-            ValueError: if there are no messages, or a value is not of a JSON type.
+            ValueError: if there are no messages, a value is not of a JSON type, or a part of a
+                content is not text.
             TemplateError: if the template refuses the messages, or there is no template.
             CheckpointError: if the template is broken, exceeds its limits, or attempts to access
                 Python's internals.
@@ -227,7 +249,7 @@ class Tokenizer:
             raise TemplateError(
                 "this checkpoint has no chat template: use an instruct model, or encode the text"
             )
-        variables = dict(variables or {})
+        messages, variables = text_messages(messages), dict(variables or {})
         if variables.get("enable_thinking", True) is None:
             del variables["enable_thinking"]
         marks = None if allow_special_tokens else self._marks
@@ -251,14 +273,43 @@ class Tokenizer:
         allow_special_tokens: bool = False,
         **variables: object,
     ) -> list[int]:
-        """Return the token ids of `chat_prompt`, with the same arguments and errors."""
-        return self.chat_prompt(
-            messages,
-            variables,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            allow_special_tokens=allow_special_tokens,
-        ).encode()
+        """Return the token ids of `chat_prompt`, with the same arguments and errors.
+
+        Raises:
+            ValueError: also for an argument of Hugging Face's method of this name that has no
+                effect here, such as `tokenize=False`.
+            TemplateError: also if the template ignores `tools`.
+        """
+        for name, (expected, remedy) in _OTHER_ARGUMENTS.items():
+            if (value := variables.pop(name, expected)) != expected:
+                raise ValueError(f"{name}: expected {expected}, got {show(value)}: {remedy}")
+
+        def render(tools: Sequence[dict[str, object]] | None) -> ChatPrompt:
+            return self.chat_prompt(
+                messages,
+                variables,
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                allow_special_tokens=allow_special_tokens,
+            )
+
+        prompt = render(tools)
+        if tools and not self.shows_tools and prompt.marked == render(None).marked:
+            raise TemplateError(
+                "tools: expected none, this model's chat template ignores them: leave them out"
+            )
+        return prompt.encode()
+
+    @cached_property
+    def shows_tools(self) -> bool:
+        """True if the chat template shows a tool to the model, in a short conversation."""
+        turns = [{"role": "user", "content": "?"}]
+        tool = {"type": "function", "function": {"name": "f", "description": "?", "parameters": {}}}
+        try:
+            shown, hidden = (self.chat_prompt(turns, tools=tools) for tools in ([tool], None))
+        except (TemplateError, CheckpointError):  # the template asks for another conversation
+            return False
+        return shown.marked != hidden.marked
 
     @cached_property
     def _marks(self) -> TokenMarks:
