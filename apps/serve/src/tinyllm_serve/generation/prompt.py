@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from secrets import token_hex
 from typing import Literal, cast
 
@@ -134,11 +134,7 @@ class Prompt:
             prompt = render(offered, thinking)
         with length_errors("messages", max_model_len):
             tokens = prompt.encode(max_tokens)
-        if (
-            offered
-            and not _shows_tools(tokenizer)
-            and prompt.marked == render(None, thinking).marked
-        ):
+        if offered and not tokenizer.shows_tools and prompt.marked == render(None, thinking).marked:
             raise ApiError(
                 400,
                 "tools: expected none, this model's chat template ignores them: leave them out, or "
@@ -169,18 +165,6 @@ def _make_arguments_objects(forms: Sequence[dict[str, object]]) -> None:
             arguments = call["function"]["arguments"]
             if not isinstance(arguments, dict):
                 call["function"]["arguments"] = {"arguments": arguments} if arguments else {}
-
-
-@lru_cache(maxsize=1)
-def _shows_tools(tokenizer: Tokenizer) -> bool:
-    """Return True if the chat template shows a tool to the model, in a short conversation."""
-    turns = [{"role": "user", "content": "?"}]
-    tool = {"type": "function", "function": {"name": "f", "description": "?", "parameters": {}}}
-    try:
-        shown, hidden = (tokenizer.chat_prompt(turns, tools=tools) for tools in ([tool], None))
-    except (TemplateError, CheckpointError):  # the template asks for another conversation
-        return False
-    return shown.marked != hidden.marked
 
 
 @dataclass(frozen=True)
