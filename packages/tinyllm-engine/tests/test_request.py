@@ -1,5 +1,7 @@
 """Requests that are refused, and requests that must not change others."""
 
+import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,7 @@ def test_a_checked_prompt_is_not_copied_and_a_tuple_is_checked() -> None:
         ([1], {"cache_salt": None}, "cache_salt: expected a string, got None"),
         ([1], {"tenant": ["a"]}, "tenant: expected a string, got ['a']"),
         (None, {}, "prompt: expected integers, got None"),
+        ("hi", {}, "prompt: expected integers, got 'hi': use `tokenizer.encode`"),
         (np.array([1.0, 2.0]), {}, "prompt: expected integers, got array([1., 2.])"),
         (np.array([], int), {}, "prompt: expected at least one token, got none"),
     ],
@@ -183,3 +186,41 @@ def test_prompt_tokens_and_hits_are_counted_when_a_request_is_admitted(
     assert engine.stats.waiting == 1
     assert engine.stats.prompt_tokens == 2 * len(prompts[6])
     assert engine.stats.cached_tokens == running.usage.cached_tokens > 0
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda engine: engine.add([1, 2]), "request: expected a Request of token ids, got list"),
+        (lambda engine: engine.add("hello"), "request: expected a Request of token ids, got str"),
+        (
+            lambda engine: list(engine.run(Request([1]))),
+            "request: expected the RequestState that `add` returned, got Request",
+        ),
+        (
+            lambda engine: engine.cancel(Request([1])),
+            "request: expected the RequestState that `add` returned, got Request",
+        ),
+        (
+            lambda engine: Engine(engine.model, engine.tokenizer, {"page_size": 8}),  # type: ignore[arg-type]
+            "settings: expected EngineSettings, got dict",
+        ),
+        (
+            lambda engine: Engine(engine.tokenizer, engine.model),
+            "tokenizer: expected the Tokenizer that `load` returned, got Qwen",
+        ),
+        (
+            lambda engine: engine.add(Request([1]), Grammar.regex("a")),
+            "grammar: expected the result of `grammars.compile`, or None with Request.grammar, got "
+            "Grammar",
+        ),
+    ],
+)
+def test_an_argument_of_another_type_is_refused(
+    pico: tuple[Qwen, Tokenizer], call: Callable[[Any], object], named: str
+) -> None:
+    engine = Engine(*pico)
+    with pytest.raises(ValueError, match=f"^{re.escape(named)}$"):
+        call(engine)
+    assert not engine.has_work

@@ -19,7 +19,7 @@ from tinyllm_engine.head_runner import make_head_runner
 from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.kv.page_pool import PagePool
 from tinyllm_engine.kv.prefix_store import PrefixStore, make_prefix_store
-from tinyllm_engine.new_request import RequestFactory
+from tinyllm_engine.new_request import RequestFactory, check_state, check_type
 from tinyllm_engine.output import EngineStats, Output, RequestFinishReason, SampledToken
 from tinyllm_engine.recovery import Recovery, delayed_interrupt
 from tinyllm_engine.request import Request, RequestState
@@ -74,9 +74,11 @@ class Engine:
                 for draft tokens from the draft head, or from the text itself (prompt lookup).
 
         Raises:
-            ValueError: if the memory is too little for one request, or a setting or the draft
-                model does not fit the model.
+            ValueError: if the memory is too little for one request, a setting or the draft model
+                does not fit the model, or an argument has another type.
         """
+        check_type("tokenizer", tokenizer, Tokenizer, "the Tokenizer that `load` returned")
+        check_type("settings", settings, EngineSettings, "EngineSettings")
         self.model = model
         self.tokenizer = tokenizer
         self.settings = settings
@@ -157,7 +159,12 @@ class Engine:
         return added
 
     def cancel(self, request: RequestState) -> None:
-        """End a request, and free its pages at once. A finished request is not changed."""
+        """End a request, and free its pages at once. A finished request is not changed.
+
+        Raises:
+            ValueError: if the argument is not a `RequestState`, as `add` returns it.
+        """
+        check_state(request)
         self._check_thread()
         with delayed_interrupt():
             self._recovery.restart_if_interrupted()
@@ -222,8 +229,9 @@ class Engine:
             RequestFailedError: if the steps that computed the request failed.
             GrammarLimitError: if the request's grammar was given up.
             EngineFullError: if a full queue dropped the request in favor of another tenant.
-            ValueError: if the request belongs to another engine.
+            ValueError: if the request belongs to another engine, or is not a `RequestState`.
         """
+        check_state(request)
         if request.finish_reason is None and not self._scheduler.has(request):
             raise ValueError("request: expected one of this engine, got one of another engine")
         while True:

@@ -1,5 +1,7 @@
 """New requests: their checks, and their state before the first step."""
 
+from types import UnionType
+
 from tinyllm_qwen import Sampler, Tokenizer
 from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.text.output import OutputProcessor
@@ -10,6 +12,17 @@ from tinyllm_engine.grammar.compiler import CompiledGrammar
 from tinyllm_engine.grammar.worker import GrammarWorker
 from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.request import Request, RequestState, check_prompt
+
+
+def check_type(name: str, value: object, kind: type | UnionType, expected: str) -> None:
+    """Raise RequestError unless an argument of `Engine` has a type."""
+    if not isinstance(value, kind):
+        raise RequestError(f"{name}: expected {expected}, got {type(value).__name__}")
+
+
+def check_state(state: object) -> None:
+    """Raise RequestError unless the argument of a method of `Engine` is the state of a request."""
+    check_type("request", state, RequestState, "the RequestState that `add` returned")
 
 
 class RequestFactory:
@@ -35,9 +48,10 @@ class RequestFactory:
         """Check that the engine can serve a request.
 
         Raises:
-            RequestError: if the model cannot compute the prompt, or the pages cannot hold
-                it and one token more.
+            RequestError: if it is no `Request`, the model cannot compute the prompt, or the pages
+                cannot hold it and one token more.
         """
+        check_type("request", request, Request, "a Request of token ids")
         length, capacity = len(request.prompt), self._capacity
         check_prompt(request.prompt, self._model.config)
         # An embedding too needs memory for one token more: if all its pages are in the prefix
@@ -61,6 +75,8 @@ class RequestFactory:
             RequestError: if the grammar, a stop string or a sampling parameter is not valid.
         """
         model = self._model
+        expected = "the result of `grammars.compile`, or None with Request.grammar"
+        check_type("grammar", grammar, CompiledGrammar | None, expected)
         try:
             if grammar is None and request.grammar is not None:
                 grammar = self._grammars.compile(request.grammar, request.tenant)

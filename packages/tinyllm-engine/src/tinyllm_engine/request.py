@@ -47,7 +47,8 @@ _TYPES: tuple[tuple[str, type | UnionType, str], ...] = (
 
 def _unexpected(name: str, expected: str, value: object) -> RequestError:
     """Return the error of a field of `Request`."""
-    return RequestError(f"{name}: expected {expected}, got {reprlib.repr(value)}")
+    remedy = ": use `tokenizer.encode`" if name == "prompt" and isinstance(value, str) else ""
+    return RequestError(f"{name}: expected {expected}, got {reprlib.repr(value)}{remedy}")
 
 
 class TokenIds(tuple[int, ...]):
