@@ -15,7 +15,7 @@ from tinyllm_qwen import QwenConfig, Tokenizer
 
 from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.engine import Engine
-from tinyllm_engine.errors import EngineClosedError, UnreadOutputError
+from tinyllm_engine.errors import EngineClosedError, UnreadOutputError, for_client
 from tinyllm_engine.grammar.compiler import CompiledGrammar
 from tinyllm_engine.grammar.worker import MAX_SECONDS, too_slow
 from tinyllm_engine.malloc_trim import release_free_memory
@@ -268,7 +268,7 @@ class AsyncEngine:
                 try:
                     result = function(engine)
                 except Exception as error:  # pass every error on to the caller
-                    answer.set_exception(error)
+                    answer.set_exception(for_client(error))
                 else:
                     answer.set_result(result)
 
@@ -340,7 +340,7 @@ class AsyncEngine:
         ]
         for request in engine.take_failed():
             assert request.error is not None
-            pairs.append((self._streams[request], request.error))
+            pairs.append((self._streams[request], for_client(request.error)))
         if pairs:
             self._loop.call_soon_threadsafe(self._put, pairs)
 

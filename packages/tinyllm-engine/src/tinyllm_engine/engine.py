@@ -153,7 +153,8 @@ class Engine:
         displaced = self._scheduler.displaced_by(request.tenant, self.settings.max_waiting)
         added = self.request_factory.make(request, self._added, grammar)
         if displaced is not None:
-            self._fail(displaced, EngineFullError(self._scheduler.waiting))
+            remedy = "add it again after step(), or raise EngineSettings.max_waiting"
+            self._fail(displaced, EngineFullError(self._scheduler.waiting, remedy=remedy))
         self._added += 1
         self._scheduler.add(added)
         return added

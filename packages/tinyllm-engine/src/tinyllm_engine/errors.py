@@ -1,5 +1,9 @@
 """The errors that end or refuse a request."""
 
+from typing import TypeVar
+
+E = TypeVar("E", bound=Exception)
+
 
 class RequestError(ValueError):
     """The engine can never serve the request. The message says what to change."""
@@ -18,9 +22,37 @@ class EngineFullError(RuntimeError):
 
     retry_after = 1.0
 
-    def __init__(self, count: int, contents: str = "requests", state: str = "waiting") -> None:
-        """Make the message from the number, the kind and the state of what fills the engine."""
-        super().__init__(f"{count} {contents} are {state}: try again in {self.retry_after:.0f} s")
+    def __init__(
+        self,
+        count: int,
+        contents: str = "requests",
+        state: str = "waiting",
+        remedy: str | None = None,
+    ) -> None:
+        """Make the message from the number, the kind and the state of what fills the engine.
+
+        Args:
+            count: the number of requests or grammars.
+            contents: "requests" or "grammars".
+            state: "waiting" or "in use".
+            remedy: the end of the message; None for clients of `AsyncEngine`, who can wait.
+        """
+        self._filled = (count, contents, state)
+        remedy = remedy or f"try again in {self.retry_after:.0f} s"
+        super().__init__(f"{count} {contents} are {state}: {remedy}")
+
+    def with_remedy(self, remedy: str | None = None) -> "EngineFullError":
+        """Return the error with another remedy, which has the meaning of that of `__init__`."""
+        return EngineFullError(*self._filled, remedy)
+
+
+def for_client(error: E) -> E | EngineFullError:
+    """Return an error of `Engine` for a client of `AsyncEngine`, whose remedy is to wait.
+
+    The caller of an `Engine` empties its queue with `step`. An `AsyncEngine` computes the steps
+    itself, in its thread.
+    """
+    return error.with_remedy() if isinstance(error, EngineFullError) else error
 
 
 class EngineClosedError(RuntimeError):

@@ -7,8 +7,9 @@ from tinyllm_qwen.language_model import LanguageModel
 from tinyllm_qwen.text.output import OutputProcessor
 
 from tinyllm_engine.config import EngineSettings
-from tinyllm_engine.errors import PromptTooLongError, RequestError
+from tinyllm_engine.errors import EngineFullError, PromptTooLongError, RequestError
 from tinyllm_engine.grammar.compiler import CompiledGrammar
+from tinyllm_engine.grammar.grammar import Grammar
 from tinyllm_engine.grammar.worker import GrammarWorker
 from tinyllm_engine.kv.block_manager import BlockManager
 from tinyllm_engine.request import Request, RequestState, check_prompt
@@ -73,13 +74,14 @@ class RequestFactory:
 
         Raises:
             RequestError: if the grammar, a stop string or a sampling parameter is not valid.
+            EngineFullError: if the memory for grammars is full.
         """
         model = self._model
         expected = "the result of `grammars.compile`, or None with Request.grammar"
         check_type("grammar", grammar, CompiledGrammar | None, expected)
         try:
             if grammar is None and request.grammar is not None:
-                grammar = self._grammars.compile(request.grammar, request.tenant)
+                grammar = self._compile(request.grammar, request.tenant)
             vocab_size = model.config.vocab_size
             sampler = Sampler(request.sampling, vocab_size, model.ops, request.prompt)
             return RequestState(
@@ -92,6 +94,12 @@ class RequestFactory:
             )
         except ValueError as error:
             raise RequestError(str(error)) from error
+
+    def _compile(self, grammar: Grammar, tenant: str) -> CompiledGrammar:
+        try:
+            return self._grammars.compile(grammar, tenant)
+        except EngineFullError as error:
+            raise error.with_remedy("call step() until a request has ended") from None
 
     @property
     def _capacity(self) -> int:

@@ -143,7 +143,8 @@ class Scheduler:
         queues = by_tenant(each for each in self._waiting if not each.generated)
         longest = max(queues.values(), key=len, default=[])
         if len(longest) <= 1 + num_waiting:
-            raise EngineFullError(self.waiting)
+            remedy = "call step(), or raise EngineSettings.max_waiting"
+            raise EngineFullError(self.waiting, remedy=remedy)
         return longest[-1]
 
     def add(self, request: RequestState) -> None:
