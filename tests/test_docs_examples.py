@@ -5,6 +5,9 @@ comment before an example marks it as not run here, with the reason (a network, 
 rendered page does not show the comment:
 
     <!-- not run: it downloads 0.4 GB -->
+
+The engines of examples compute with the backend that `serve` chooses, because readers copy the
+examples: without `ops`, `load` takes the slow reference.
 """
 
 import contextlib
@@ -14,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tinyllm_engine import Engine
+from tinyllm_kernels import BackendChoice
 from tinyllm_ops.testing import without_checks
 
 ROOT = Path(__file__).parents[1]
@@ -76,6 +81,9 @@ def test_the_examples_of_a_page_run_and_print_what_it_says(
             if example.reason is None:
                 printed = example.run(page, names)
                 assert example.printed in (None, printed)
+    if "REFERENCE" not in names:  # a page that names the reference explains its formulas
+        engines = [value for value in names.values() if isinstance(value, Engine)]
+        assert {engine.model.ops.name for engine in engines} <= {BackendChoice.choose().ops.name}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

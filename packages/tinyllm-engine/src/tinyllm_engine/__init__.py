@@ -2,7 +2,8 @@
 
 Load a model, add a request, and print its text:
 
-    engine = Engine(*load("pico"))
+    backend = BackendChoice.choose()  # of tinyllm_kernels
+    engine = Engine(*load("pico", ops=backend.ops, dtype=backend.dtype))
     state = engine.add(Request(engine.tokenizer.encode("what does rmsnorm do?")))
     for output in engine.run(state):
         print(output.text, end="")

@@ -42,7 +42,7 @@ class Engine:
     that loaded the model, because MLX's streams belong to threads. While there are requests, calls
     from another thread raise RuntimeError. `AsyncEngine` runs an engine in its own thread.
 
-        engine = Engine(*load("pico"))
+        engine = Engine(*load("pico", ops=tinyllm_kernels.BackendChoice.choose().ops))
         state = engine.add(Request(engine.tokenizer.encode("what does rmsnorm do?")))
         for output in engine.run(state):
             print(output.text, end="")

@@ -2,7 +2,7 @@
 
 Load a model and print its answer to some messages:
 
-    model, tokenizer = load("pico")
+    model, tokenizer = load("pico", ops=MLX)  # of tinyllm_ops
     for piece in generate(model, tokenizer, tokenizer.apply_chat_template(messages)):
         print(piece.text, end="")
 """

@@ -38,8 +38,10 @@ def load(
     Args:
         path_or_repo: the folder of a checkpoint, "pico" for the built-in model, or the name of a
             repository on the Hugging Face Hub, such as "Qwen/Qwen3-0.6B".
-        ops: the implementation of the maths, or a `Backend`, which has a faster stack of layers and
-            changes the layout of the weights.
+        ops: the implementation of the maths. The default is the reference, for reading and tests:
+            it is slow. Pass `tinyllm_kernels.BackendChoice.choose().ops`, the fastest on this
+            machine, or `tinyllm_ops.MLX`. A `Backend`, such as that of the CPU kernels, has a
+            faster stack of layers and changes the layout of the weights.
         dtype: the dtype of the floating weights; None keeps the dtype of the checkpoint, or that of
             most bytes if it has several, packed matrices not counted.
         revision: the branch, tag or commit of a repository.
