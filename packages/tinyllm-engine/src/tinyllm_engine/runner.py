@@ -291,7 +291,8 @@ class Runner:
         In the evaluation of the kernels that load states, it would copy all slots. (Kernels of the
         CPU write in place, and this evaluation finds their states.)
         """
-        return cache_arrays(each for each in self._caches if isinstance(each, RecurrentPool))
+        pools = (cache for cache in self._caches if isinstance(cache, RecurrentPool))
+        return [array for pool in pools for array in pool.arrays]
 
     def _wait(self, scores: Scores | None = None) -> None:
         results = scores.arrays if isinstance(scores, BestTokens) else [scores]
