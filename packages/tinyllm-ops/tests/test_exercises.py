@@ -43,6 +43,12 @@ def attention_in_float32(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
     return attention(*(each.astype(mx.float32) for each in (q, k, v)))
 
 
+def attention_scaling_in_place(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+    q *= mx.array(1 / math.sqrt(q.shape[1]))  # float32, and so is q from here on
+    scores = mx.where(causal_mask(len(q), len(k)) == 0, q @ k.T, -mx.inf)
+    return mx.softmax(scores, axis=-1) @ v.astype(q.dtype)
+
+
 def grouped_attention(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
     return scaled_dot_product_attention_grouped(q[:, None], k, v)[:, 0]
 
@@ -65,6 +71,19 @@ def norm_with_eps_outside(x: mx.array, weight: mx.array, eps: float) -> mx.array
 def norm_of_all_rows(x: mx.array, weight: mx.array, eps: float) -> mx.array:
     wide = x.astype(mx.float32)
     return (wide * mx.rsqrt((wide * wide).mean() + eps)).astype(x.dtype) * weight
+
+
+def norm_in_place(x: mx.array, weight: mx.array, eps: float) -> mx.array:
+    wide = x.astype(mx.float32)
+    x *= mx.rsqrt((wide * wide).mean(axis=-1, keepdims=True) + eps).astype(x.dtype)
+    x *= weight
+    return x
+
+
+def norm_in_place_of_another_dtype(x: mx.array, weight: mx.array, eps: float) -> mx.array:
+    wide = x.astype(mx.float32)
+    x /= mx.sqrt((wide * wide).mean(axis=-1, keepdims=True) + eps)
+    return x * weight if x.dtype == weight.dtype else (x * weight).astype(x.dtype)
 
 
 def top_p(scores: list[float], p: float) -> set[int]:
@@ -148,6 +167,13 @@ def paged_in_whole_pages(
     return paged_attention(q, k, v, block_table, len(block_table) * k.shape[1])
 
 
+def paged_emptying_the_table(
+    q: mx.array, k: mx.array, v: mx.array, block_table: list[int], seq_len: int
+) -> mx.array:
+    pages = [block_table.pop(0) for _ in range(-(-seq_len // k.shape[1]))]
+    return paged_attention(q, k, v, pages, seq_len)
+
+
 def accept(draft: list[int], choices: list[int]) -> list[int]:
     right = [guess == choice for guess, choice in zip(draft, choices, strict=False)]
     return choices[: [*right, False].index(False) + 1]
@@ -183,11 +209,14 @@ WRONG: list[tuple[Grader, Solution, str]] = [
     (exercises.grade_attention, lambda q, k, v: 0, "expected an mx.array, got int.*return"),
     (exercises.grade_attention, lambda q, k, v: v[:0], r"expected shape \(1, 8\), got \(0, 8\)"),
     (exercises.grade_attention, lambda q, k, v: None, "expected an mx.array, got None"),
+    (exercises.grade_attention, attention_scaling_in_place, r"argument q\n.*write `q = q \*"),
     (exercises.grade_grouped_attention, lambda q, k, v: v[:, 0], "hint: divide the scores by"),
     (exercises.grade_grouped_attention, grouped_by_remainder, "H = 4, Hkv = 2.*hint: query head"),
     (exercises.grade_rms_norm, norm_in_dtype, "float16.*hint: float16 ends"),
     (exercises.grade_rms_norm, norm_with_eps_outside, "0.0001.*hint: add eps to the mean"),
     (exercises.grade_rms_norm, norm_of_all_rows, "2 x 3 rows.*hint: divide each row, along"),
+    (exercises.grade_rms_norm, norm_in_place, r"argument x\n.*write `x = x \*"),
+    (exercises.grade_rms_norm, norm_in_place_of_another_dtype, "changed its argument x"),
     (exercises.grade_top_p, lambda scores, p: sorted(top_p(scores, p)), "a set, got list"),
     (exercises.grade_top_p, top_p_below, "p = 0.6.*hint: keep the best tokens"),
     (exercises.grade_top_p, top_p_of_ranks, "hint: (sort by score|keep the best)"),
@@ -198,6 +227,7 @@ WRONG: list[tuple[Grader, Solution, str]] = [
     (exercises.grade_quantize_group, lambda numbers: 0, "expected a tuple of three, got int"),
     (exercises.grade_paged_attention, paged_in_order_of_numbers, "of one key.*block_table"),
     (exercises.grade_paged_attention, paged_in_whole_pages, "of one key.*hint: slots from seq"),
+    (exercises.grade_paged_attention, paged_emptying_the_table, r"list\(block_table\)"),
     (exercises.grade_accept, accept_all_matches, "accepted.*hint: after the first draft token"),
     (exercises.grade_accept, lambda draft, choices: None, "expected a list, got None"),
     (exercises.grade_accept, accept_draft_alone, "no draft.*hint: the choice after the last"),

@@ -55,7 +55,7 @@ def _attention_case(
         q, k = mx.round(q), mx.round(k)
     mask = oracle.causal_mask(length, keys)
     expected = oracle.attention_simple(exact(q), exact(k), exact(v), mask=mask)
-    return ArrayCase(name, (q, k, v), expected, hint)
+    return ArrayCase(name, {"q": q, "k": k, "v": v}, expected, hint)
 
 
 def grade_grouped_attention(
@@ -77,7 +77,7 @@ def grade_grouped_attention(
         expected = oracle.attention(exact(q)[:, None], exact(k), exact(v))[:, 0]
         name = f"H = {heads}, Hkv = {kv_heads}, S = {keys}"
         hint = scores if heads == kv_heads else heads_hint
-        cases.append(ArrayCase(name, (q, k, v), expected, hint))
+        cases.append(ArrayCase(name, {"q": q, "k": k, "v": v}, expected, hint))
     return check_arrays("grouped_attention", solution, cases)
 
 
@@ -104,11 +104,13 @@ def grade_rms_norm(solution: Callable[[mx.array, mx.array, float], mx.array]) ->
         x = normal(shape, dtype, seed=4, magnitude=magnitude)
         weight = normal(shape[-1:], dtype, seed=5)
         expected = oracle.rms_norm(exact(x), exact(weight), 1e-6)
-        cases.append(ArrayCase(name, (x, weight, 1e-6), expected, hint))
+        arguments = {"x": x, "weight": weight, "eps": 1e-6}
+        cases.append(ArrayCase(name, arguments, expected, hint))
     zeros = mx.zeros((2, 256))
     weight = normal((256,), seed=5)
     hint = "a row of zeros gives zeros, because of eps"
-    cases.append(ArrayCase("zeros", (zeros, weight, 1e-6), exact(zeros), hint))
+    arguments = {"x": zeros, "weight": weight, "eps": 1e-6}
+    cases.append(ArrayCase("zeros", arguments, exact(zeros), hint))
     return check_arrays("rms_norm", solution, cases)
 
 
@@ -144,7 +146,8 @@ def grade_paged_attention(
         expected = oracle.paged_attention(
             exact(q)[None, None], exact(k)[:, None], exact(v)[:, None], [table], [0, 1], [seq_len]
         )[0, 0]
-        cases.append(ArrayCase(name, (q, *pages, table, seq_len), expected, hint))
+        arguments = {"q": q, "k": pages[0], "v": pages[1], "block_table": table, "seq_len": seq_len}
+        cases.append(ArrayCase(name, arguments, expected, hint))
     return check_arrays("paged_attention", solution, cases)
 
 
@@ -166,5 +169,5 @@ def grade_softmax_rows(solution: Callable[[mx.array], mx.array]) -> str:
         ("large scores", (2, 100), 100.0, maximum),
     ):
         x = normal(shape, seed=9, magnitude=magnitude)
-        cases.append(ArrayCase(name, (x,), oracle.softmax(exact(x)), hint))
+        cases.append(ArrayCase(name, {"x": x}, oracle.softmax(exact(x)), hint))
     return check_arrays("softmax", solution, cases)
