@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from measured import runs
+from measured import caches, runs
 from readme.speed import PROGRAMS, all_groups
 from tinyllm_bench.report.tables import number
 
@@ -97,3 +97,8 @@ def test_a_wrong_or_unknown_row_fails(row: str) -> None:
 
 def test_the_tables_of_all_runs_are_generated() -> None:
     assert runs.PAGE.read_text() == runs.render(), "run tools/measured/runs.py"
+
+
+def test_the_table_of_caches_has_the_bytes_that_caches_allocate() -> None:
+    page = (ROOT / "docs" / "measured.md").read_text()
+    assert f"\n{caches.table()}\n" in page, "run tools/measured/make.py caches"

@@ -20,7 +20,7 @@ CACHES: dict[str, Callable[[], KVCache]] = {
 
 
 def nbytes(make: Callable[[], KVCache], length: int) -> int:
-    """Bytes that all layers allocate for a text: the bytes of one cache times 28."""
+    """Bytes that all layers allocate for a text that grows: the bytes of one cache times 28."""
     cache = make()
     for start in range(0, length, 128):
         kv = mx.zeros((1, KV_HEADS, min(128, length - start), DIM), mx.float16)
@@ -28,16 +28,22 @@ def nbytes(make: Callable[[], KVCache], length: int) -> int:
     return cache.nbytes * LAYERS
 
 
+def table() -> str:
+    """Return the bytes of each cache for texts of three lengths, as a Markdown table."""
+    rows = ["| cache | 1,024 tokens | 8,192 | 32,768 |", "|---|---:|---:|---:|"]
+    for name, make in CACHES.items():
+        cells = (f"{nbytes(make, length) / 1e6:,.0f} MB" for length in (1024, 8192, 32768))
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 def draw(image: Path) -> str:
-    """Draw bytes over tokens, and return them as a Markdown table."""
+    """Draw bytes over tokens, and return the table of the page."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    rows = []
     for name, make in CACHES.items():
         sizes = [nbytes(make, length) for length in LENGTHS]
         axes.plot(LENGTHS, [size / 1e6 for size in sizes], "o-", markersize=3, label=name)
-        cells = (f"{sizes[LENGTHS.index(length)] / 1e6:,.0f} MB" for length in (1024, 8192, 32768))
-        rows.append(f"| {name} | {' | '.join(cells)} |")
     axes.axhline(WEIGHTS_4BIT / 1e6, color="black", linewidth=1, linestyle="--")
     axes.text(LENGTHS[0], WEIGHTS_4BIT / 1e6 * 1.1, "the weights, in 4 bits", fontsize=8)
     axes.set(xscale="log", yscale="log", xlabel="tokens", ylabel="MB of keys and values")
@@ -45,5 +51,4 @@ def draw(image: Path) -> str:
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     figure.savefig(image, dpi=120)
-    head = "| cache | 1,024 tokens | 8,192 | 32,768 |\n|---|---:|---:|---:|\n"
-    return head + "\n".join(rows)
+    return table()
