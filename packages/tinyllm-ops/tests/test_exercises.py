@@ -39,6 +39,32 @@ def attention_without_maximum(q: mx.array, k: mx.array, v: mx.array) -> mx.array
     return scores / scores.sum(axis=-1, keepdims=True) @ v
 
 
+def attention_hiding_with(score: float, q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+    visible = causal_mask(len(q), len(k)) == 0
+    scores = mx.where(visible, q @ k.T / math.sqrt(q.shape[1]), score)
+    return mx.softmax(scores, axis=-1) @ v
+
+
+def attention_with_a_finite_mask(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+    return attention_hiding_with(-100.0, q, k, v)
+
+
+def attention_with_a_summand(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+    hidden = causal_mask(len(q), len(k)) != 0
+    return mx.softmax(q @ k.T / math.sqrt(q.shape[1]) - 100 * hidden, axis=-1) @ v
+
+
+def attention_without_its_own_key(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+    visible = mx.arange(len(k)) < (mx.arange(len(q)) + len(k) - len(q))[:, None]
+    scores = mx.where(visible, q @ k.T / math.sqrt(q.shape[1]), -mx.inf)
+    return mx.softmax(scores, axis=-1) @ v
+
+
+def attention_with_minus_a_billion(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+    q, k, wide = (each.astype(mx.float32) for each in (q, k, v))
+    return attention_hiding_with(-1e9, q, k, wide).astype(v.dtype)
+
+
 def attention_in_float32(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
     return attention(*(each.astype(mx.float32) for each in (q, k, v)))
 
@@ -58,6 +84,16 @@ def grouped_by_remainder(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
     return scaled_dot_product_attention_simple(q[:, None], k[heads], v[heads])[:, 0]
 
 
+def grouped_with_scale_of_64(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+    return scaled_dot_product_attention_grouped(q[:, None], k, v, 0.125)[:, 0]
+
+
+def grouped_without_maximum(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+    groups = q.reshape(len(k), -1, q.shape[1])
+    weights = softmax_without_maximum(groups @ k.swapaxes(1, 2) / math.sqrt(q.shape[1]))
+    return (weights @ v).reshape(q.shape)
+
+
 def norm_in_dtype(x: mx.array, weight: mx.array, eps: float) -> mx.array:
     return x * mx.rsqrt((x * x).mean(axis=-1, keepdims=True) + eps) * weight
 
@@ -71,6 +107,20 @@ def norm_with_eps_outside(x: mx.array, weight: mx.array, eps: float) -> mx.array
 def norm_of_all_rows(x: mx.array, weight: mx.array, eps: float) -> mx.array:
     wide = x.astype(mx.float32)
     return (wide * mx.rsqrt((wide * wide).mean() + eps)).astype(x.dtype) * weight
+
+
+def norm_with_eps_of_qwen(x: mx.array, weight: mx.array, eps: float) -> mx.array:
+    return rms_norm(x, weight, 1e-6)
+
+
+def norm_of_256(x: mx.array, weight: mx.array, eps: float) -> mx.array:
+    wide = x.astype(mx.float32)
+    mean = (wide * wide).sum(axis=-1, keepdims=True) / 256
+    return (wide * mx.rsqrt(mean + eps)).astype(x.dtype) * weight
+
+
+def norm_without_weight(x: mx.array, weight: mx.array, eps: float) -> mx.array:
+    return rms_norm(x, mx.ones_like(weight), eps)
 
 
 def norm_in_place(x: mx.array, weight: mx.array, eps: float) -> mx.array:
@@ -167,6 +217,34 @@ def paged_in_whole_pages(
     return paged_attention(q, k, v, block_table, len(block_table) * k.shape[1])
 
 
+def scores_and_values(
+    q: mx.array, k: mx.array, v: mx.array, block_table: list[int], seq_len: int
+) -> tuple[mx.array, mx.array]:
+    keys, values = (x[mx.array(block_table)].reshape(-1, len(q))[:seq_len] for x in (k, v))
+    return keys @ q, values
+
+
+def paged_without_scale(
+    q: mx.array, k: mx.array, v: mx.array, block_table: list[int], seq_len: int
+) -> mx.array:
+    scores, values = scores_and_values(q, k, v, block_table, seq_len)
+    return softmax(scores) @ values
+
+
+def paged_with_scale_of_64(
+    q: mx.array, k: mx.array, v: mx.array, block_table: list[int], seq_len: int
+) -> mx.array:
+    scores, values = scores_and_values(q, k, v, block_table, seq_len)
+    return softmax(scores / 8) @ values
+
+
+def paged_without_maximum(
+    q: mx.array, k: mx.array, v: mx.array, block_table: list[int], seq_len: int
+) -> mx.array:
+    scores, values = scores_and_values(q, k, v, block_table, seq_len)
+    return softmax_without_maximum(scores / math.sqrt(len(q))) @ values
+
+
 def paged_emptying_the_table(
     q: mx.array, k: mx.array, v: mx.array, block_table: list[int], seq_len: int
 ) -> mx.array:
@@ -193,6 +271,7 @@ def softmax_without_maximum(x: mx.array) -> mx.array:
 
 RIGHT: list[tuple[Grader, Solution]] = [
     (exercises.grade_attention, attention),
+    (exercises.grade_attention, attention_with_minus_a_billion),
     (exercises.grade_grouped_attention, grouped_attention),
     (exercises.grade_rms_norm, rms_norm),
     (exercises.grade_top_p, top_p),
@@ -205,6 +284,9 @@ WRONG: list[tuple[Grader, Solution, str]] = [
     (exercises.grade_attention, attention_without_scale, "5 keys.*hint: divide the scores by"),
     (exercises.grade_attention, attention_masked_from_the_left, "hint: divide|hint: query i"),
     (exercises.grade_attention, attention_without_maximum, "large scores.*hint: subtract"),
+    (exercises.grade_attention, attention_with_a_finite_mask, "large scores.*later keys with -inf"),
+    (exercises.grade_attention, attention_with_a_summand, "large scores.*later keys with -inf"),
+    (exercises.grade_attention, attention_without_its_own_key, "a query sees its own key"),
     (exercises.grade_attention, attention_in_float32, "float16\nexpected dtype mlx.core.float16"),
     (exercises.grade_attention, lambda q, k, v: 0, "expected an mx.array, got int.*return"),
     (exercises.grade_attention, lambda q, k, v: v[:0], r"expected shape \(1, 8\), got \(0, 8\)"),
@@ -212,6 +294,11 @@ WRONG: list[tuple[Grader, Solution, str]] = [
     (exercises.grade_attention, attention_scaling_in_place, r"argument q\n.*write `q = q \*"),
     (exercises.grade_grouped_attention, lambda q, k, v: v[:, 0], "hint: divide the scores by"),
     (exercises.grade_grouped_attention, grouped_by_remainder, "H = 4, Hkv = 2.*hint: query head"),
+    (exercises.grade_grouped_attention, grouped_with_scale_of_64, r"D = 32\n.*by sqrt\(D\)"),
+    (exercises.grade_grouped_attention, grouped_without_maximum, "large scores.*hint: subtract"),
+    (exercises.grade_rms_norm, norm_with_eps_of_qwen, "eps = 0.001.*hint: eps is the argument"),
+    (exercises.grade_rms_norm, norm_of_256, "rows of 64.*the width of a row is x.shape"),
+    (exercises.grade_rms_norm, norm_without_weight, "one row.*then multiply by weight"),
     (exercises.grade_rms_norm, norm_in_dtype, "float16.*hint: float16 ends"),
     (exercises.grade_rms_norm, norm_with_eps_outside, "0.0001.*hint: add eps to the mean"),
     (exercises.grade_rms_norm, norm_of_all_rows, "2 x 3 rows.*hint: divide each row, along"),
@@ -227,6 +314,9 @@ WRONG: list[tuple[Grader, Solution, str]] = [
     (exercises.grade_quantize_group, lambda numbers: 0, "expected a tuple of three, got int"),
     (exercises.grade_paged_attention, paged_in_order_of_numbers, "of one key.*block_table"),
     (exercises.grade_paged_attention, paged_in_whole_pages, "of one key.*hint: slots from seq"),
+    (exercises.grade_paged_attention, paged_without_scale, "full page.*hint: divide the scores"),
+    (exercises.grade_paged_attention, paged_with_scale_of_64, r"D = 32\n.*by sqrt\(D\)"),
+    (exercises.grade_paged_attention, paged_without_maximum, "large scores.*hint: subtract"),
     (exercises.grade_paged_attention, paged_emptying_the_table, r"list\(block_table\)"),
     (exercises.grade_accept, accept_all_matches, "accepted.*hint: after the first draft token"),
     (exercises.grade_accept, lambda draft, choices: None, "expected a list, got None"),
