@@ -158,6 +158,14 @@ def top_p_below(scores: list[float], p: float) -> set[int]:
     return kept
 
 
+def top_p_of_all(scores: list[float], p: float) -> set[int]:
+    return set(range(len(scores))) if p == 1 else top_p(scores, p)
+
+
+def top_p_of_other_ids(scores: list[float], p: float) -> set[object]:
+    return {99, "a"} if len(set(scores)) == 1 else set(top_p(scores, p))
+
+
 def top_p_of_ranks(scores: list[float], p: float) -> set[int]:
     return set(range(len(top_p(scores, p))))
 
@@ -306,8 +314,10 @@ WRONG: list[tuple[Grader, Solution, str]] = [
     (exercises.grade_rms_norm, norm_in_place_of_another_dtype, "changed its argument x"),
     (exercises.grade_top_p, lambda scores, p: sorted(top_p(scores, p)), "a set, got list"),
     (exercises.grade_top_p, top_p_below, "p = 0.6.*hint: keep the best tokens"),
+    (exercises.grade_top_p, top_p_of_all, "p = 1, a token.*hint: a banned token has the prob"),
+    (exercises.grade_top_p, top_p_of_other_ids, "expected 2 of the 4 equal tokens, got {.*99"),
     (exercises.grade_top_p, top_p_of_ranks, "hint: (sort by score|keep the best)"),
-    (exercises.grade_quantize_group, quantize_truncating, "hint: a code is"),
+    (exercises.grade_quantize_group, quantize_truncating, r"got -?\d+\.\d+\nhint: a code is"),
     (exercises.grade_quantize_group, quantize_to_nan, "equal numbers.*do not divide by it"),
     (exercises.grade_quantize_group, quantize_in_16_steps, "expected codes from 0 to 15, got 0 to"),
     (exercises.grade_quantize_group, quantize_unrounded, "expected 64 integers"),
@@ -356,3 +366,14 @@ def test_an_exception_names_the_case() -> None:
     with pytest.raises(OverflowError) as overflow:
         exercises.grade_top_p(top_p_overflowing)
     assert overflow.value.__notes__ == ["raised by your function in the case: scores of 1,000"]
+
+
+def test_ctrl_c_in_an_endless_loop_names_the_case() -> None:
+    def accept_endlessly(draft: list[int], choices: list[int]) -> list[int]:
+        if draft == choices[:-1] and draft:
+            raise KeyboardInterrupt
+        return accept(draft, choices)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        exercises.grade_accept(accept_endlessly)
+    assert caught.value.__notes__ == ["raised by your function in the case: all accepted"]

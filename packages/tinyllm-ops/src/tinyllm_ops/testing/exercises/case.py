@@ -104,10 +104,13 @@ def _in_place(name: str, argument: object) -> str:
 
 
 def call(name: str, solution: Callable[..., object], arguments: Sequence[object]) -> object:
-    """Call the reader's function. An exception of it gets a note with the name of the case."""
+    """Call the reader's function. An exception of it gets a note with the name of the case.
+
+    Ctrl-C gets the note too: the reader wants to know which case does not end.
+    """
     try:
         return solution(*arguments)
-    except Exception as error:
+    except BaseException as error:
         error.add_note(f"raised by your function in the case: {name}")
         raise
 

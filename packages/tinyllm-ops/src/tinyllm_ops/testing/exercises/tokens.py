@@ -17,7 +17,9 @@ def grade_top_p(solution: Callable[[list[float], float], set[int]]) -> str:
     """
     flat, steep = [1.0, 1.0, 1.0, 1.0], [0.0, 3.0, 1.0, 2.0]
     large, banned = [1000.0, 999.0, 990.0], [1.0, -math.inf, 0.0]
+    halves = [1.0, -math.inf, 1.0]  # each 0.5, so that no rounding keeps the sum below 1
     reaching = "keep the best tokens until their sum reaches p, the last of them too"
+    ban = "a banned token has the probability 0"
     order = "sort by score, the best first; the result has ids, not ranks"
     cases = [
         ("p = 1", steep, 1.0, reaching),
@@ -25,7 +27,8 @@ def grade_top_p(solution: Callable[[list[float], float], set[int]]) -> str:
         ("p = 0.7", steep, 0.7, order),
         ("p = 0.001", steep, 0.001, "the best token always stays"),
         ("scores of 1,000", large, 0.9, "subtract the largest score before exp"),
-        ("a token of score -inf", banned, 0.9, "a banned token has the probability 0"),
+        ("a token of score -inf", banned, 0.9, ban),
+        ("p = 1, a token of score -inf", halves, 1.0, f"{ban}: the sum is 1 without it"),
         ("100 tokens", np.random.default_rng(11).normal(size=100).tolist(), 0.8, order),
     ]
     for name, scores, p, hint in cases:
@@ -37,7 +40,8 @@ def grade_top_p(solution: Callable[[list[float], float], set[int]]) -> str:
         if result != expected:
             raise failure("top_p", name, f"expected {expected}, got {result!r}", hint)
     result = call("four equal tokens, p = 0.5", solution, (flat, 0.5))
-    if not isinstance(result, set) or len(result) != len(flat) // 2:
+    tokens = set(range(len(flat)))
+    if not isinstance(result, set) or len(result) != len(flat) // 2 or not result <= tokens:
         found = f"expected 2 of the 4 equal tokens, got {result!r}"
         raise failure("top_p", "four equal tokens, p = 0.5", found, "stop when the sum is p")
     return passed("top_p", len(cases) + 1)
