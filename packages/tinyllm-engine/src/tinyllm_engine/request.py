@@ -232,7 +232,7 @@ class RequestState:
     failures: int = 0
     embedding: list[float] | None = None
     prompt_logprobs: list[SampledToken] = field(default_factory=list)
-    _block_hashes: list[bytes] = field(default_factory=list)
+    _block_hashes: list[bytes] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         """Start with the tokens of the prompt, of which the first has no log-probability."""

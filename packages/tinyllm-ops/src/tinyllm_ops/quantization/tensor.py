@@ -10,7 +10,7 @@ from jaxtyping import Float, Shaped, UInt32
 from tinyllm_ops.quantization.microscaling import FloatMode, code_value, scale_value
 
 QuantizationMode = Literal["affine", FloatMode]
-"""The mode of a packed format, as in `mx.quantize`."""
+"""The mode of a packed format, as in `mx.quantize`: "affine", "mxfp4", "mxfp8" or "nvfp4"."""
 
 QUANTIZATION_MODES: tuple[QuantizationMode, ...] = get_args(QuantizationMode)
 AFFINE: Final = "affine"
