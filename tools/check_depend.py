@@ -9,6 +9,7 @@ compiled without optimization and for two instruction sets, because only the com
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -52,6 +53,8 @@ def environment(project: Path) -> dict[str, str]:
 
 def main() -> None:
     """Execute the blocks in order."""
+    if shutil.which("uv") is None:
+        sys.exit("uv is not on the PATH: install it with `pip install uv`")
     blocks = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
     if not blocks:
         sys.exit(f"{PAGE}: expected blocks that start with ```sh, found none")

@@ -31,7 +31,11 @@ def found(items: list[dict[str, str]], term: str) -> set[str]:
 
 def main(site: Path) -> int:
     """Print each term with the number of its pages. Return 1 if a page is missing."""
-    items = json.loads((site / "search.json").read_text(encoding="utf-8"))["items"]
+    index = site / "search.json"
+    if not index.is_file():
+        print(f"{index}: expected the index of a built site, found no file", file=sys.stderr)
+        return 1
+    items = json.loads(index.read_text(encoding="utf-8"))["items"]
     failed = False
     for term, page in EXPECTED.items():
         pages = found(items, term)
@@ -43,4 +47,6 @@ def main(site: Path) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: check_search.py SITE")
     sys.exit(main(Path(sys.argv[1])))

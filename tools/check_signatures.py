@@ -22,8 +22,11 @@ def changed(page: str) -> list[str]:
 def main(site: Path) -> int:
     """Print the number of API pages. Return 1 if there is none, or if a type was changed."""
     pages = sorted(site.glob("api/*.html"))
+    if not pages:
+        print(f"{site}: expected a built site, found no pages in api/", file=sys.stderr)
+        return 1
     print(f"{len(pages)} API pages")
-    failed = not pages
+    failed = False
     for page in pages:
         for found in changed(page.read_text(encoding="utf-8")):
             failed = True

@@ -13,6 +13,7 @@ and the tests of one are run on the installed wheel.
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -117,6 +118,8 @@ def check_metal(python: Path, wheels: Path, kernels: Path) -> None:
 
 def main() -> None:
     """Check all members."""
+    if shutil.which("uv") is None:
+        sys.exit("uv is not on the PATH: install it with `pip install uv`")
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         wheels = scratch / "wheels"

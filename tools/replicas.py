@@ -9,8 +9,8 @@ conversations. Affinity raises the share of prompt tokens that a prefix cache ha
 has not seen the earlier turns of a conversation computes the whole prompt.
 """
 
+import argparse
 import asyncio
-import sys
 import time
 from dataclasses import dataclass
 
@@ -73,8 +73,14 @@ async def measure(url: str) -> tuple[Count, float]:
 
 def main() -> None:
     """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"some of {', '.join(ROWS)}")
+    chosen = parser.parse_args().rows or [*ROWS]
+    for name in chosen:
+        if name not in ROWS:
+            parser.error(f"ROW: expected some of {', '.join(ROWS)}, got {name!r}")
     print("| server | tokens/s | of prompts cached |\n|---|---:|---:|")
-    for name in sys.argv[1:] or ROWS:
+    for name in chosen:
         with Server("--page-size", "16", *ROWS[name], ready=False) as server:
             server.wait_for("ready", 300.0)
             count, seconds = asyncio.run(measure(server.url))

@@ -26,7 +26,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.questions < 1:
         parser.error(f"--questions: expected at least 1, got {options.questions}")
-    model, tokenizer = load(options.checkpoint, ops=opset(options.ops), draft_head=True)
+    try:
+        model, tokenizer = load(options.checkpoint, ops=opset(options.ops), draft_head=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        parser.error(str(error))
     held = corpus.questions(corpus.read(Path(__file__).parent / "corpus"))
     alone = [question for question in held if not question.before]
     count = min(options.questions, len(alone))

@@ -32,9 +32,11 @@ def main(
 
     check_image(image)
     content = json.loads(document.read_text())
-    draw = {"servers": figure_of_servers, "parts": figure_of_kernels}
-    kind = next((each for each in draw if each in content), "")
-    draw.get(kind, figure_of_bench)(content).savefig(image, dpi=120)
+    draw = {"results": figure_of_bench, "servers": figure_of_servers, "parts": figure_of_kernels}
+    kind = next((each for each in draw if isinstance(content, dict) and each in content), None)
+    if kind is None:
+        raise ValueError(f"{document}: expected JSON of bench, bench serve or tools/cpu_kernels")
+    draw[kind](content).savefig(image, dpi=120)
     return 0
 
 

@@ -98,15 +98,17 @@ def hybrid_checkpoint(
         files: the kind of files.
         packed: the format of the matrices; None for no quantization. Only MLX files can be packed.
         dtype: the dtype of the floating tensors.
-        seed: the seed of the random numbers.
+        seed: the seed of the random numbers, from 0 to 2^64 - 1.
 
     Returns:
         The folder.
 
     Raises:
-        ValueError: if Hugging Face's files shall be packed.
+        ValueError: if Hugging Face's files shall be packed, or for another seed.
         ConversionError: if the folder exists.
     """
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed: expected 0 to 2^64 - 1, got {seed}")
     if files == "hf":
         if packed is not None:
             raise ValueError("packed: expected None, since only files of MLX are quantized")
