@@ -227,6 +227,23 @@ def test_logprobs_belong_to_the_tokens(pico: Server) -> None:
     streamed = [chunk.choices[0].logprobs for chunk in chunks]
     scores = [token.logprob for each in streamed if each for token in each.content]
     assert scores == pytest.approx([token.logprob for token in tokens], abs=1e-4)
+    for chunk in chunks:  # LiteLLM ignores the log-probabilities of an empty delta
+        (choice,) = chunk.choices
+        text = "".join(token.token for token in choice.logprobs.content) if choice.logprobs else ""
+        assert (choice.delta.content or "") == text
+
+
+def test_logprobs_come_with_the_last_part_of_their_token(scripted: Server) -> None:
+    """The token `CALL` starts a call, and has its arguments. The end token has no part."""
+    tools = [{"type": "function", "function": {"name": "weather"}}]
+    body = {"messages": [{"role": "user", "content": "#rome"}], "tools": tools, "logprobs": True}
+    url = f"{scripted.url}/v1/chat/completions"
+    lines = httpx.post(url, json=body | {"stream": True}).text.splitlines()
+    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    choices = [chunk["choices"][0] for chunk in chunks]
+    scored = [(list(each["delta"]), each["finish_reason"]) for each in choices if each["logprobs"]]
+    assert scored == [(["tool_calls"], None), ([], "tool_calls")]
+    assert "arguments" in choices[-2]["delta"]["tool_calls"][0]["function"]
 
 
 def test_sampling_fields_reach_the_model(pico: Server) -> None:

@@ -153,14 +153,17 @@ class ChatCompletion:
                 if token.is_first:
                     opening: JsonObject = {"role": "assistant", "content": "", "refusal": None}
                     yield self._chunk(index, opening)
-                for part in token.parts:
-                    calls[index] += isinstance(part, CallStart)
-                    if not isinstance(part, CallEnd):
-                        yield self._chunk(index, _delta(part, calls[index] - 1))
                 logprobs: JsonObject | None = None
                 if self._logprobs:
                     chosen = _chosen(token.output, self._service.tokenizer)
                     logprobs = {"content": [chosen], "refusal": None}
+                shown = [part for part in token.parts if not isinstance(part, CallEnd)]
+                for number, part in enumerate(shown, 1):
+                    calls[index] += isinstance(part, CallStart)
+                    scores = None
+                    if number == len(shown):  # clients drop the scores of an empty delta
+                        scores, logprobs = logprobs, None
+                    yield self._chunk(index, _delta(part, calls[index] - 1), scores)
                 if logprobs or token.finish_reason:
                     yield self._chunk(index, {}, logprobs, token.finish_reason)
         if self._include_usage:
