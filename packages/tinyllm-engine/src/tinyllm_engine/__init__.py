@@ -22,6 +22,7 @@ from tinyllm_engine.errors import (
     UnreadOutputError,
 )
 from tinyllm_engine.grammar.grammar import Grammar
+from tinyllm_engine.grammar.json_schema import enforceable_schema
 from tinyllm_engine.kv.memory_plan import MemorySettingError
 from tinyllm_engine.output import (
     EngineStats,
@@ -54,4 +55,5 @@ __all__ = [
     "TokenLogprob",
     "UnreadOutputError",
     "Usage",
+    "enforceable_schema",
 ]

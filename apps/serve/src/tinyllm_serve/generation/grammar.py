@@ -1,10 +1,10 @@
 """The grammar of an answer: its output format, its function calls, or either."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from tinyllm_engine import Grammar
+from tinyllm_engine import Grammar, enforceable_schema
 
 from tinyllm_serve.generation.parameter_types import Schema
 from tinyllm_serve.generation.prompt import CallFormat, Prompt
@@ -20,7 +20,12 @@ from tinyllm_serve.protocol.sampling import SamplingFields
 from tinyllm_serve.protocol.tools import Function
 
 # Chat templates write the calls of a conversation as json.dumps does, on one line.
-_SEPARATORS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_OPTIONS = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "coerce_one_of": True,
+}
 
 
 def output_grammar(request: SamplingFields) -> Grammar | None:
@@ -54,41 +59,60 @@ def chat_grammar(request: ChatRequest, prompt: Prompt) -> Grammar | None:
     """Return the grammar of an answer after its reasoning, or None if any text is allowed."""
     # The format is that of text, which an answer of calls does not have.
     grammar = None if request.must_call else output_grammar(request)
-    functions = [tool.function for tool in request.callable_tools]
+    own = set(map(id, request.callable_tools))
+    functions = {
+        name: tool.function
+        for name, tool in zip(request.schema_names, request.tools or [], strict=True)
+        if id(tool) in own
+    }
     if functions and (request.must_call or grammar is not None):
         several = request.parallel_tool_calls is not False
-        calls = call_grammar(functions, several=several, call_format=prompt.call_format)
+        calls = call_grammar(
+            [*functions.values()],
+            several=several,
+            call_format=prompt.call_format,
+            fields=[*functions],
+        )
         if grammar is None:
             grammar = calls
         else:
             grammar = replace(Grammar.union(grammar, calls), name=grammar.name)
     elif request.has_strict_tools:
-        grammar = text_or_calls(functions, prompt.call_format)
+        grammar = text_or_calls([*functions.values()], prompt.call_format, [*functions])
     return grammar and replace(grammar, after=prompt.reasoning_close, opening=prompt.reasoning_open)
 
 
 def call_grammar(
-    functions: Sequence[Function], *, several: bool, call_format: CallFormat = "json"
+    functions: Sequence[Function],
+    *,
+    several: bool,
+    call_format: CallFormat = "json",
+    fields: Sequence[str] = (),
 ) -> Grammar:
     """Return the grammar of calls, with arguments that conform to the schemas.
 
-    `functions` must not be empty. With `several` the answer may have more than one call.
+    `functions` must not be empty. With `several` the answer may have more than one call. `fields`
+    are the names of their schemas in errors.
     """
     calls = r'call ("\n" call)*' if several else "call"
-    bodies = _BODIES[call_format]([(function, function.parameters or {}) for function in functions])
-    return _grammar(f"start: {calls}", f"call: {json.dumps(CALL_OPEN)} body", *bodies)
+    bodies = _BODIES[call_format]([(function, _parameters(function)) for function in functions])
+    return _grammar(fields, f"start: {calls}", f"call: {json.dumps(CALL_OPEN)} body", *bodies)
 
 
-def text_or_calls(functions: Sequence[Function], call_format: CallFormat = "json") -> Grammar:
+def text_or_calls(
+    functions: Sequence[Function], call_format: CallFormat = "json", fields: Sequence[str] = ()
+) -> Grammar:
     """Return the grammar of text with calls. The text must complete each call that it opens.
 
     Arguments of functions that are `strict` conform to their schema. Arguments of the other
-    functions are any object. `functions` must not be empty.
+    functions are any object. `functions` must not be empty. `fields` are the names of their schemas
+    in errors.
     """
     bodies = _BODIES[call_format](
-        [(each, (each.parameters or {}) if each.strict else {}) for each in functions]
+        [(each, _parameters(each) if each.strict else {}) for each in functions]
     )
     return _grammar(
+        fields,
         "start: (before body)* REST?",
         f"before[lazy]: /(?s:.*){CALL_OPEN}/",
         f"REST: /(?s:.+)/ & ~/(?s:.*){CALL_OPEN}(?s:.*)/",
@@ -96,12 +120,20 @@ def text_or_calls(functions: Sequence[Function], call_format: CallFormat = "json
     )
 
 
-def _grammar(*rules: str) -> Grammar:
-    return replace(Grammar.lark("\n".join(rules)), name="tools")
+def _parameters(function: Function) -> Schema:
+    return enforceable_schema(function.parameters or {})
+
+
+def _grammar(fields: Sequence[str], *rules: str) -> Grammar:
+    names = tuple((f"call_{index}", field) for index, field in enumerate(fields))
+    return replace(Grammar.lark("\n".join(rules)), name="tools", rule_names=names)
 
 
 def _bodies(functions: Sequence[tuple[Function, Schema]]) -> list[str]:
-    """Return the rules of the text after the opening tag, for functions with their schemas."""
+    """Return the rules of the text after the opening tag, for functions with their schemas.
+
+    The rule `call_0`, and rules whose name begins with `call_0_`, belong to the first function.
+    """
     names = [f"call_{index}" for index in range(len(functions))]
     closing = json.dumps(f"\n{CALL_CLOSE}")
     return [
@@ -113,7 +145,9 @@ def _bodies(functions: Sequence[tuple[Function, Schema]]) -> list[str]:
 def _call(function: Function, schema: Schema) -> str:
     """Return the rule of a function's calls. References within the schema stay valid."""
     opening = json.dumps(f'{{"name": {json.dumps(function.name)}, "arguments": ')
-    arguments = {**schema, "type": "object", "x-guidance": _SEPARATORS}
+    given = schema.get("x-guidance")
+    options = {**(given if isinstance(given, Mapping) else {}), **_OPTIONS}
+    arguments = {**schema, "type": "object", "x-guidance": options}
     return f'{opening} %json {json.dumps(arguments)} "}}"'
 
 

@@ -125,7 +125,8 @@ def _alternative(
 def _json(schema: Schema, root: Schema, steps: Steps) -> str:
     """Return the expression of a value that is written as JSON."""
     shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
-    rule = f"%json {json.dumps({**shared, **schema})} {_CLOSING}"
+    options = {"x-guidance": {"coerce_one_of": True}}
+    rule = f"%json {json.dumps({**shared, **options, **schema})} {_CLOSING}"
     steps.take(len(rule) // STEP)
     return rule
 

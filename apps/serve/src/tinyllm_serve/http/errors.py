@@ -275,7 +275,7 @@ def _relevance(error: Mapping[str, Any]) -> tuple[bool, int, int, bool]:
 
 def _field(message: str) -> str | None:
     """Return the field that a message begins with, or None."""
-    found = re.match(r"([a-z_]+(?:\.[a-z_]+)*): ", message)
+    found = re.match(r"([a-z_]+(?:\.(?:[a-z_]+|\d+))*): ", message)
     return found and found[1]
 
 

@@ -1,9 +1,9 @@
 """Request and response of POST /v1/chat/completions."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from tinyllm_serve.protocol.base import (
     MAX_ITEMS,
@@ -142,6 +142,8 @@ class ChatRequest(ClientFields, SamplingFields, PromptEnd):
         expect('expected true: reasoning_effort: "none" answers without reasoning'),
     ] = None
 
+    _schema_names: list[str] | None = PrivateAttr(default=None)
+
     @model_validator(mode="after")
     def _check_chat_fields(self) -> "ChatRequest":
         if self.top_logprobs and not self.logprobs:
@@ -162,6 +164,18 @@ class ChatRequest(ClientFields, SamplingFields, PromptEnd):
             raise ValueError("tool_choice: expected no ignore_eos beside it")
         if self.has_strict_tools and self.ignore_eos:
             raise ValueError("ignore_eos: expected false beside strict tools")
+        return self
+
+    @property
+    def schema_names(self) -> list[str]:
+        """The request's names of the schemas of `tools`, for errors."""
+        if self._schema_names is not None:
+            return self._schema_names
+        return [f"tools.{index}.function.parameters" for index in range(len(self.tools or []))]
+
+    def with_schema_names(self, names: Iterable[str]) -> "ChatRequest":
+        """Set `schema_names`, for a request of another API, and return this request."""
+        self._schema_names = [*names]
         return self
 
     @property

@@ -8,6 +8,7 @@ from tinyllm_serve.protocol.anthropic import (
     BILLING_HEADER,
     Block,
     CountTokensRequest,
+    CustomTool,
     MessagesRequest,
     Other,
     RedactedThinkingBlock,
@@ -76,6 +77,11 @@ def as_chat(body: CountTokensRequest) -> tuple[ChatRequest, LogFields]:
         response_format=_response_format(body),
         chat_template_kwargs=_template_variables(body),
         **body.model_dump(include=_SAME),
+    )
+    chat.with_schema_names(
+        f"tools.{index}.input_schema"
+        for index, tool in enumerate(body.tools)
+        if isinstance(tool, CustomTool)
     )
     return chat, _left_out(body)
 

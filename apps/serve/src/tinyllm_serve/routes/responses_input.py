@@ -21,6 +21,7 @@ from tinyllm_serve.protocol.responses import (
     CallItem,
     CallOutputItem,
     FlatSchemaFormat,
+    FunctionTool,
     InputItem,
     InputTokensRequest,
     MessageItem,
@@ -61,7 +62,7 @@ def as_chat(body: InputTokensRequest) -> ChatRequest:
     if isinstance(body, ResponseRequest):
         answer = {name: getattr(body, name) for name in _SAME}
         answer["max_completion_tokens"] = body.max_output_tokens
-    return ChatRequest(
+    chat = ChatRequest(
         model=body.model,
         messages=messages,
         tools=tools or None,
@@ -70,6 +71,11 @@ def as_chat(body: InputTokensRequest) -> ChatRequest:
         response_format=_response_format(body),
         reasoning_effort=None if body.reasoning is None else body.reasoning.effort,
         **answer,
+    )
+    return chat.with_schema_names(
+        f"tools.{index}.parameters"
+        for index, tool in enumerate(body.tools or [])
+        if isinstance(tool, FunctionTool)
     )
 
 

@@ -1,14 +1,24 @@
 """The compiler that turns grammars into constraints on tokens."""
 
 import json
+import re
+from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
+from itertools import islice
 
 from llguidance import LLMatcher, LLTokenizer
 from tinyllm_qwen import Tokenizer
 
 from tinyllm_engine.grammar.constraint import Constraint, Lexer
 from tinyllm_engine.grammar.grammar import Grammar
-from tinyllm_engine.grammar.limits import MATCHER_LIMITS, check
+from tinyllm_engine.grammar.json_schema import enforceable_schema
+from tinyllm_engine.grammar.limits import (
+    MATCHER_LIMITS,
+    MAX_BYTES,
+    MAX_SCHEMAS,
+    check,
+    embedded_schemas,
+)
 from tinyllm_engine.grammar.reasoning_prefix import ReasoningPrefix
 from tinyllm_engine.grammar.vocabulary import token_bytes, token_tree
 
@@ -21,6 +31,9 @@ _MAX_PREFIXES = 16
 
 _MAX_REASON = 500
 """The most characters of a reason of llguidance in an error. Reasons quote the grammar."""
+
+_UNIMPLEMENTED = re.compile(r"Unimplemented keys: \[(.{1,500})\]")
+"""The reason of llguidance for keywords that it does not implement."""
 
 
 class CompiledGrammar:
@@ -84,13 +97,7 @@ class GrammarCompiler:
                 f"{grammar.name}: expected a tokenizer with an end token, got none: use another "
                 "tokenizer"
             )
-        try:
-            check(grammar)
-            matcher = LLMatcher(self._tree, _rules(grammar), log_level=0, limits=MATCHER_LIMITS)
-        except (ValueError, RecursionError) as error:
-            raise _invalid(grammar, str(error)) from error
-        if matcher.is_error():
-            raise _invalid(grammar, matcher.get_error())
+        matcher = self._matcher(grammar)
         matcher.compute_bitmask()
         if matcher.is_error():
             raise ValueError(
@@ -98,6 +105,25 @@ class GrammarCompiler:
             )
         prefix = self._prefix(grammar.after or "", grammar.opening if grammar.after else "")
         return CompiledGrammar(matcher, prefix, self._vocab_size, grammar.name)
+
+    def _matcher(self, grammar: Grammar) -> LLMatcher:
+        """Return the matcher of a grammar.
+
+        Raises:
+            ValueError: if the grammar is not valid.
+        """
+        reason = ""
+        try:
+            check(grammar)
+            matcher = LLMatcher(self._tree, _rules(grammar), log_level=0, limits=MATCHER_LIMITS)
+            if not matcher.is_error():
+                return matcher
+            reason = matcher.get_error()
+        except (ValueError, RecursionError) as error:
+            reason = str(error)
+        for part in _parts(grammar):
+            self._matcher(part)  # raises the error of the part at fault, by its name
+        raise _invalid(grammar, reason)
 
     def _make_prefix(self, mark: str, opening: str) -> ReasoningPrefix:
         return ReasoningPrefix(mark, self._words, opening)
@@ -112,9 +138,39 @@ class GrammarCompiler:
 
 
 def _invalid(grammar: Grammar, reason: str) -> ValueError:
+    if keywords := _UNIMPLEMENTED.search(reason):
+        found = keywords[1].replace('"', "")
+        return ValueError(
+            f"{grammar.name}: expected keywords of JSON schemas that can be enforced, got {found}: "
+            "remove it, and check it in your program"
+        )
     if len(reason) > _MAX_REASON:
         reason = f"{reason[:_MAX_REASON]} ..."
     return ValueError(f"{grammar.name}: not a valid {grammar.kind}: {reason}")
+
+
+def _parts(grammar: Grammar) -> Iterator[Grammar]:
+    """Yield the parts of a grammar that can be compiled alone, to find the part at fault.
+
+    These are the parts of a union, and the JSON schemas of Lark rules with a name. They are no
+    more, and not longer, than those of a grammar within its limits.
+    """
+    yield from grammar.parts
+    if len(grammar.text.encode()) > MAX_BYTES:
+        return
+    names = dict(grammar.rule_names)
+    schemas = (
+        Grammar("json_schema", json.dumps(schema), name=name)
+        for line in grammar.text.splitlines()
+        if (name := _name_of(line.partition(":")[0], names))
+        for schema in embedded_schemas(line)
+    )
+    yield from islice(schemas, MAX_SCHEMAS)
+
+
+def _name_of(rule: str, names: Mapping[str, str]) -> str | None:
+    """Return the name of a rule, or of the rule that it belongs to."""
+    return names.get(rule) or names.get(rule.rpartition("_")[0])
 
 
 def _rules(grammar: Grammar) -> str:
@@ -122,8 +178,11 @@ def _rules(grammar: Grammar) -> str:
     match grammar.kind:
         case "json_schema":
             # Parse the schema here, because llguidance inserts an unchecked text into its JSON.
+            schema = json.loads(grammar.text)
+            if isinstance(schema, dict):
+                schema = enforceable_schema(schema)
             return LLMatcher.grammar_from_json_schema(
-                json.loads(grammar.text), {"whitespace_pattern": _WHITESPACE}
+                schema, {"whitespace_pattern": _WHITESPACE, "coerce_one_of": True}
             )
         case "regex":
             return LLMatcher.grammar_from_regex(grammar.text)

@@ -19,6 +19,9 @@ class Grammar:
         opening: the text with which that prefix must start, such as "<think>"; "" for any text.
         name: the name for error messages, such as the request field that holds the grammar.
         parts: the grammars of a union. No part has `after` or `parts`.
+        rule_names: names for error messages of Lark rules, as pairs of a rule and its name. A name
+            also stands for rules that begin with the rule and an underscore. A JSON schema that is
+            not valid is reported by the name of its rule.
     """
 
     kind: Literal["json_schema", "regex", "lark", "union"]
@@ -27,6 +30,7 @@ class Grammar:
     opening: str = ""
     name: str = "grammar"
     parts: "tuple[Grammar, ...]" = ()
+    rule_names: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def json_schema(cls, schema: Mapping[str, object] | str, after: str | None = None) -> "Grammar":

@@ -81,12 +81,12 @@ def check(grammar: Grammar) -> None:
                 _check_schemas([_parsed(part.text, 0)])
             case "lark":
                 _at_most(part.text.count("\n"), MAX_LINES, "lines of Lark", "shorten it")
-                schemas = list(_embedded_schemas(part.text))
+                schemas = list(embedded_schemas(part.text))
                 _at_most(len(schemas), MAX_SCHEMAS, "JSON schemas", "use fewer")
                 _check_schemas(schemas)
 
 
-def _embedded_schemas(text: str) -> Iterator[object]:
+def embedded_schemas(text: str) -> Iterator[object]:
     """Yield the JSON schemas of Lark rules.
 
     Without JSON after it, `%json` is part of a string or a comment, or llguidance refuses it.
