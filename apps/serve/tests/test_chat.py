@@ -203,10 +203,12 @@ def test_a_negative_seed_and_a_negative_top_k_are_accepted(pico: Server) -> None
         answer = ask(pico, QUESTION, **options, seed=seed, n=2, extra_body=extra)
         return [choice.message.content for choice in answer.choices]
 
-    negative = answers(-1, -1)
-    assert negative == answers(-1, 0)
-    assert negative[1] == answers(0, -1)[0]
+    negative = answers(-2, -1)
+    assert negative == answers(-2, 0)
+    assert negative[1] == answers(2**64 - 1, -1)[0]
     assert len(set(negative)) == 2
+    # -1 is a random seed, as in vLLM and llama-server.
+    assert len({answer for _ in range(2) for answer in answers(-1, -1)}) == 4
 
 
 def test_the_context_bounds_the_logprobs_of_an_answer(pico: Server) -> None:

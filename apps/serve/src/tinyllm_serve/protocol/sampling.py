@@ -14,6 +14,9 @@ from tinyllm_serve.protocol.output_format import ResponseFormat, StructuredOutpu
 MAX_CHOICES = 16
 MAX_STOPS = 16
 
+RANDOM_SEED = -1
+"""The seed that means no seed, as in vLLM and llama-server."""
+
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
@@ -68,7 +71,10 @@ class SamplingFields(GenerationFields, NeutralSampling):
         description="Added to the logits of tokens, by id; -100 to 100.",
     )
     seed: int | None = Field(
-        default=None, ge=-(2**63), lt=2**64, description="Choice i takes seed + i, modulo 2**64."
+        default=None,
+        ge=-(2**63),
+        lt=2**64,
+        description="Choice i takes seed + i, modulo 2**64. -1 is a random seed.",
     )
     stop: Stop | Annotated[ListOf[Stop], Field(max_length=MAX_STOPS)] | None = None
     response_format: ResponseFormat | None = None
@@ -156,6 +162,6 @@ class SamplingFields(GenerationFields, NeutralSampling):
             presence_penalty=self.presence_penalty or 0.0,
             frequency_penalty=self.frequency_penalty or 0.0,
             logit_bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},
-            seed=None if self.seed is None else (self.seed + choice) % 2**64,
+            seed=None if self.seed in (None, RANDOM_SEED) else (self.seed + choice) % 2**64,
             top_logprobs=top_logprobs,
         )
