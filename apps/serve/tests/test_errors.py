@@ -66,7 +66,11 @@ def error(response: httpx.Response) -> dict[str, str | None]:
         (CHAT, {"structured_outputs": {"json": {"type": "nonsense"}}}, "structured_outputs.json"),
         (CHAT, {"structured_outputs": {"json": "{}"}}, "structured_outputs.json"),
         (CHAT, {"structured_outputs": {"json_object": False}}, "structured_outputs"),
-        (CHAT, {"structured_outputs": {"structural_tag": "a"}}, "structured_outputs"),
+        (
+            CHAT,
+            {"structured_outputs": {"structural_tag": "a"}},
+            "structured_outputs.structural_tag",
+        ),
         (CHAT, {"structured_outputs": {"choice": [""]}}, "structured_outputs.choice.0"),
         (CHAT, {"structured_outputs": {"regex": "a("}}, "structured_outputs.regex"),
         (CHAT, {"structured_outputs": {"grammar": "start: b"}}, "structured_outputs.grammar"),

@@ -38,13 +38,18 @@ _ANTHROPIC_TYPES = {
     503: "overloaded_error",
 }
 _TOO_LONG = re.compile(r"(\d+)\D*, got (?:at least )?(\d+)")
+_UNSUPPORTED = "unsupported_parameter"
+"""The kind of errors of `protocol.base.Strict.unsupported`."""
+
 _CODES = {
     "missing": "missing_parameter",
     "extra_forbidden": "unknown_parameter",
-    "unsupported_parameter": "unsupported_parameter",
+    _UNSUPPORTED: "unsupported_parameter",
 }
 _NO_OBJECT = ("missing", "model_type", "model_attributes_type", "dict_type")
 """Kinds of errors of a body that is no object."""
+
+_NONE = object()
 
 _OTHER_FORM = ("missing", "extra_forbidden", "literal_error")
 """Kinds of errors that a branch of a union reports for an object of another form."""
@@ -241,21 +246,24 @@ def as_api_error(error: Exception) -> ApiError:
 
 def _validation_error(error: RequestValidationError) -> ApiError:
     first = max(error.errors(), key=_relevance)
-    missing, unknown = first["type"] == "missing", first["type"] == "extra_forbidden"
-    param = _path(first["loc"][1:], error.body, missing=missing)
+    kind = first["type"]
+    param = _path(first["loc"][1:], error.body, kind)
     in_body = first["loc"][:1] == ("body",)
-    if in_body and param is None and first["type"] in _NO_OBJECT:
+    if in_body and param is None and kind in _NO_OBJECT:
         return ApiError(
             400,
             "the body is no JSON object: send one, with 'Content-Type: application/json'",
             code="json_invalid",
         )
     reason = first["msg"].removeprefix("Value error, ")
-    if not param and (param := _field(reason)):
+    if kind == _UNSUPPORTED:  # an error of the object that has the field
+        name = first["ctx"]["name"]
+        param, reason = f"{param}.{name}" if param else name, first["ctx"]["reason"]
+    elif not param and (param := _field(reason)):
         reason = reason.removeprefix(f"{param}: ")
-    if unknown:
+    if kind == "extra_forbidden":
         reason = "this server does not know this field"
-    code = _CODES.get(first["type"], "invalid_value")
+    code = _CODES.get(kind, "invalid_value")
     return ApiError(400, f"{param}: {reason}" if param else reason, param=param, code=code)
 
 
@@ -279,19 +287,46 @@ def _field(message: str) -> str | None:
     return found and found[1]
 
 
-def _path(location: Sequence[str | int], body: object, *, missing: bool) -> str | None:
-    """Return the path of a field in the body.
+def _path(location: Sequence[str | int], body: object, kind: str) -> str | None:
+    """Return the path of a field in the body, for an error of a kind.
 
-    pydantic's location also names the branches of unions, which are no fields of the body.
+    pydantic's location also names the branches of unions, which are no fields of the body. A branch
+    may have the name of a field: of `{"type": "function", "function": {}}`, "function" is either.
     """
     names: list[str] = []
     for index, part in enumerate(location):
-        match body, part:
-            case dict(), _ if part in body:
-                body = body[part]
-            case list(), int():
-                body = body[part]
-            case _ if not (missing and index == len(location) - 1):
-                continue
+        rest = location[index + 1 :]
+        is_missing = kind == "missing" and not rest
+        is_field = _part(body, part) is not _NONE and not _is_branch(body, part, rest, kind)
+        if not is_field and not is_missing:
+            continue
+        body = _part(body, part)
         names.append(str(part))
     return ".".join(names) or None
+
+
+def _part(value: object, part: str | int) -> object:
+    """Return a field or an item of a JSON value; `_NONE` if it has none of this name or index."""
+    match value, part:
+        case dict(), _:
+            return value.get(part, _NONE)
+        case list(), int():
+            return value[part]
+    return _NONE
+
+
+def _is_branch(body: object, part: str | int, rest: Sequence[str | int], kind: str) -> bool:
+    """Return True if a name of a field in a location stands for a branch of a union.
+
+    That is so if the rest of the location is in the body, and not in the field. No field of a
+    message has the name of a role.
+    """
+    if not isinstance(body, dict) or part not in (body.get("type"), body.get("role")):
+        return False
+    if not rest:
+        return kind == _UNSUPPORTED  # an error of the whole object
+    if part == body.get("role"):
+        return True
+    if kind == "missing" and len(rest) == 1:
+        return not isinstance(body[part], dict) or rest[0] in body[part]
+    return _part(body[part], rest[0]) is _NONE and rest[0] in body

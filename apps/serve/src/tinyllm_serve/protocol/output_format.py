@@ -25,6 +25,10 @@ class TextFormat(Strict):
 class JsonObjectFormat(Strict):
     """A JSON object."""
 
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "schema": "unknown here: use the type json_schema, which has a schema"
+    }
+
     type: Literal["json_object"]
 
 
@@ -41,6 +45,11 @@ class NamedSchema(Strict):
 
 class JsonSchemaFormat(Strict):
     """JSON that conforms to a schema."""
+
+    unsupported: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("name", "description", "schema", "strict"),
+        "unknown here: write it in json_schema, beside type",
+    )
 
     type: Literal["json_schema"]
     json_schema: NamedSchema

@@ -174,6 +174,10 @@ InputItem = Annotated[
 class FlatSchemaFormat(NamedSchema):
     """JSON that conforms to a schema, in this endpoint's flat form."""
 
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "json_schema": "unknown here: write name and schema beside type"
+    }
+
     type: Literal["json_schema"]
 
 
@@ -184,6 +188,10 @@ OutputFormat = Annotated[
 
 class FunctionTool(Function):
     """A function, in this endpoint's flat form."""
+
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "function": "unknown here: write name and parameters beside type"
+    }
 
     type: Literal["function"]
     cache_control: CacheControl | None = Field(default=None, exclude=True)
@@ -248,7 +256,8 @@ class InputTokensRequest(Strict):
     tool_choice: Annotated[
         ToolMode | NamedFunction | None,
         expect(
-            "expected auto, none, required or a function, because this server runs no other tools"
+            'expected auto, none, required or a function, as {"type": "function", "name": "f"}, '
+            "because this server runs no other tools"
         ),
     ] = None
     parallel_tool_calls: bool | None = None

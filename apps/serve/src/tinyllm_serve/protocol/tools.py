@@ -1,6 +1,7 @@
 """Functions that the model may call, and the choice among them."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -22,6 +23,14 @@ class Function(Strict):
 
 class Tool(Strict):
     """A tool. Functions are the only kind."""
+
+    unsupported: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(
+            ("name", "description", "parameters", "strict"),
+            "unknown here: write it in function, beside type",
+        ),
+        "input_schema": "unknown here: write it as function.parameters",
+    }
 
     type: Literal["function"]
     function: Function
