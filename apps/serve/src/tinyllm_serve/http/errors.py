@@ -262,7 +262,7 @@ def _validation_error(error: RequestValidationError) -> ApiError:
     elif not param and (param := _field(reason)):
         reason = reason.removeprefix(f"{param}: ")
     if kind == "extra_forbidden":
-        reason = "this server does not know this field"
+        reason = "this server does not know this field: leave it out, /docs lists the fields"
     code = _CODES.get(kind, "invalid_value")
     return ApiError(400, f"{param}: {reason}" if param else reason, param=param, code=code)
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -40,6 +40,9 @@ have an error for each item, of about 1 kB and 10 us."""
 
 DictOf = Annotated[dict[str, T], Field(fail_fast=True)]
 """A dictionary whose validation stops at the first wrong value."""
+
+NeutralValues: TypeAlias = Mapping[str, Sequence[object]]
+"""The accepted values of fields, by name."""
 
 UNSUPPORTED = "unsupported_parameter"
 """The kind of the errors of `Strict.unsupported`, and their code."""
@@ -106,9 +109,12 @@ class Strict(BaseModel):
 
     Attributes:
         unsupported: fields of other servers that this server refuses, each with the reason.
+        neutral: values of such fields that are accepted, because they ask for what the server does
+            in any case.
     """
 
     unsupported: ClassVar[Mapping[str, str]] = {}
+    neutral: ClassVar[NeutralValues] = {}
 
     model_config = ConfigDict(
         extra="forbid",
@@ -126,6 +132,8 @@ class Strict(BaseModel):
         kept = {name: body[name] for name in names if body.get(name) is not None}
         for name, value in body.items():
             if value is not None and name not in names:
+                if any(_is_equal(value, each) for each in cls.neutral.get(name, ())):
+                    continue
                 if name in cls.unsupported:
                     # pydantic takes braces of the message for the names of its context.
                     context = {"name": name, "reason": cls.unsupported[name]}
@@ -146,6 +154,11 @@ class Strict(BaseModel):
             if not _allows_null(fields[name]):
                 fields[name] = {"anyOf": [fields[name], {"type": "null"}]}
         return schema
+
+
+def _is_equal(value: object, other: object) -> bool:
+    """Return True for equal values of JSON. In Python, False equals 0."""
+    return type(value) is type(other) and value == other
 
 
 def _allows_null(schema: Mapping[str, Any]) -> bool:

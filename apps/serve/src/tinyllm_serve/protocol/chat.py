@@ -1,7 +1,7 @@
 """Request and response of POST /v1/chat/completions."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
@@ -24,6 +24,7 @@ from tinyllm_serve.protocol.messages import (
     ToolMessage,
     count_images,
 )
+from tinyllm_serve.protocol.other_fields import OTHER_NAMES
 from tinyllm_serve.protocol.sampling import SamplingFields
 from tinyllm_serve.protocol.tools import NamedTool, Tool, ToolMode
 
@@ -109,6 +110,14 @@ class PromptEnd(Strict):
 
 class ChatRequest(ClientFields, SamplingFields, PromptEnd):
     """A conversation for the model to continue."""
+
+    unsupported: ClassVar[Mapping[str, str]] = {
+        **OTHER_NAMES,
+        "input": "unknown here: use messages, or /v1/responses",
+        "instructions": "unknown here: send a message of the role system, or use /v1/responses",
+        "max_output_tokens": "unknown here: use max_completion_tokens",
+        "prompt": "unknown here: use messages, or /v1/completions",
+    }
 
     messages: ListOf[Message] = Field(min_length=1, max_length=MAX_ITEMS)
     max_tokens: TokenLimit = Field(default=None, description="Older name of max_completion_tokens.")

@@ -1,6 +1,7 @@
 """Request and response of POST /v1/completions."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -9,13 +10,20 @@ from tinyllm_serve.protocol.base import (
     ChatFinishReason,
     CompletionFields,
     ListOf,
+    NeutralValues,
     UsageBody,
     expect,
 )
+from tinyllm_serve.protocol.other_fields import NEUTRAL_VALUES, OTHER_NAMES
 from tinyllm_serve.protocol.sampling import SamplingFields
 
 MAX_PROMPTS = 128
 MAX_LOGPROBS = 5
+
+_ONLY_IN_CHAT = (
+    *("chat_template_kwargs", "continue_final_message", "parallel_tool_calls", "reasoning_effort"),
+    *("tool_choice", "tools"),
+)
 
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Tokens = Annotated[ListOf[TokenId], Field(min_length=1, max_length=MAX_TOKENS)]
@@ -26,6 +34,16 @@ TextOrTokens = str | Texts | Tokens | TokenLists
 
 class CompletionRequest(SamplingFields):
     """One or more texts for the model to continue."""
+
+    unsupported: ClassVar[Mapping[str, str]] = {
+        **OTHER_NAMES,
+        "max_completion_tokens": "unknown here: use max_tokens",
+        "messages": "unknown here: use prompt, or /v1/chat/completions",
+        "top_logprobs": "unknown here: use logprobs, which is a number here",
+        **dict.fromkeys(_ONLY_IN_CHAT, "unknown here: /v1/chat/completions has it"),
+    }
+    # Here vLLM adds special tokens by default, of which the tokenizers of Qwen's models have none.
+    neutral: ClassVar[NeutralValues] = {**NEUTRAL_VALUES, "add_special_tokens": (False, True)}
 
     prompt: TextOrTokens
     suffix: Annotated[

@@ -13,6 +13,7 @@ from tinyllm_serve.protocol.base import (
     ClientFields,
     DictOf,
     ListOf,
+    NeutralValues,
     SmallName,
     Strict,
     TokenLimit,
@@ -28,6 +29,7 @@ from tinyllm_serve.protocol.messages import (
     count_images,
     text_of,
 )
+from tinyllm_serve.protocol.other_fields import NEUTRAL_VALUES, OTHER_NAMES
 from tinyllm_serve.protocol.output_format import (
     JsonObjectFormat,
     NamedSchema,
@@ -228,8 +230,8 @@ class ResponseStreamOptions(Strict):
 _NOT_STORED = "nothing is stored here: send all items of the conversation (AI SDK: store: false)"
 
 _ONLY_IN_CHAT = (
-    *("frequency_penalty", "logit_bias", "logprobs", "min_p", "n", "presence_penalty"),
-    *("repetition_penalty", "seed", "stop", "top_k"),
+    *("chat_template_kwargs", "frequency_penalty", "logit_bias", "logprobs", "min_p", "n"),
+    *("presence_penalty", "repetition_penalty", "seed", "stop", "top_k"),
 )
 
 
@@ -237,6 +239,7 @@ class InputTokensRequest(Strict):
     """A conversation whose prompt is counted."""
 
     unsupported: ClassVar[Mapping[str, str]] = {
+        **OTHER_NAMES,
         "previous_response_id": _NOT_STORED,
         "conversation": _NOT_STORED,
         "prompt": "prompts are not stored here: send instructions and input",
@@ -244,10 +247,18 @@ class InputTokensRequest(Strict):
         "reasoning_effort": "unknown here: use reasoning.effort",
         "response_format": "unknown here: use text.format",
         **dict.fromkeys(
-            ("max_completion_tokens", "max_tokens"), "unknown here: use max_output_tokens"
+            ("max_completion_tokens", "max_tokens", "n_predict", "num_predict"),
+            "unknown here: use max_output_tokens",
+        ),
+        **dict.fromkeys(
+            ("enable_thinking", "reasoning_budget", "think", "thinking", "thinking_token_budget"),
+            'unknown here: use reasoning.effort; "none" answers without reasoning',
         ),
         **dict.fromkeys(_ONLY_IN_CHAT, "unknown here: /v1/chat/completions has it"),
+        "repeat_penalty": "unknown here: /v1/chat/completions has repetition_penalty",
+        "n_probs": "unknown here: /v1/chat/completions has logprobs",
     }
+    neutral: ClassVar[NeutralValues] = NEUTRAL_VALUES
 
     model: str | None = Field(default=None, description="The served model, or null.")
     input: str | Annotated[ListOf[InputItem], Field(min_length=1, max_length=MAX_ITEMS)]

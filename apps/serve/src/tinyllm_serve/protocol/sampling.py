@@ -7,8 +7,9 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 from tinyllm_qwen import GenerationConfig, SamplingParams
 
-from tinyllm_serve.protocol.base import DictOf, EndUser, ListOf, Strict
-from tinyllm_serve.protocol.neutral import OTHER_NAMES, NeutralSampling
+from tinyllm_serve.protocol.base import DictOf, EndUser, ListOf, NeutralValues, Strict
+from tinyllm_serve.protocol.neutral import NeutralSampling
+from tinyllm_serve.protocol.other_fields import NEUTRAL_VALUES, OTHER_NAMES
 from tinyllm_serve.protocol.output_format import ResponseFormat, StructuredOutputs, TextFormat
 
 MAX_CHOICES = 16
@@ -59,6 +60,7 @@ class SamplingFields(GenerationFields, NeutralSampling):
     """Fields of both kinds of completions. None stands for the checkpoint's default."""
 
     unsupported: ClassVar[Mapping[str, str]] = OTHER_NAMES
+    neutral: ClassVar[NeutralValues] = NEUTRAL_VALUES
 
     top_k: int | None = Field(default=None, ge=-1, le=2**31 - 1, description="0 and -1 are off.")
     min_p: float | None = Field(default=None, ge=0, le=1)

@@ -6,7 +6,7 @@ import math
 import struct
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from fastapi import APIRouter
 from fastapi.responses import Response, StreamingResponse
@@ -26,8 +26,9 @@ from tinyllm_serve.http.disconnect import cancel
 from tinyllm_serve.http.errors import ApiError, renamed_fields
 from tinyllm_serve.http.json_text import json_bytes
 from tinyllm_serve.http.request_log import log_fields
-from tinyllm_serve.protocol.base import EndUser, ListOf, Strict
+from tinyllm_serve.protocol.base import EndUser, ListOf, NeutralValues, Strict
 from tinyllm_serve.protocol.completions import Tokens
+from tinyllm_serve.protocol.other_fields import OTHER_NAMES
 from tinyllm_serve.routes.dependencies import ModelService
 from tinyllm_serve.service import Service
 
@@ -48,6 +49,12 @@ TokenLists = Annotated[ListOf[Tokens], Field(min_length=1, max_length=MAX_TEXTS)
 
 class EmbeddingRequest(Strict):
     """One or more texts to embed."""
+
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "add_special_tokens": "expected true: send tokens in place of texts to have none",
+        "truncate_prompt_tokens": OTHER_NAMES["truncate_prompt_tokens"],
+    }
+    neutral: ClassVar[NeutralValues] = {"add_special_tokens": (True,)}
 
     model: str | None = None
     input: str | Texts | Tokens | TokenLists
