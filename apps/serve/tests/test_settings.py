@@ -174,7 +174,12 @@ def test_older_names_of_options_still_work() -> None:
     [
         ("override_generation_config", "temperature=1", "expected a JSON object, such as"),
         ("override_generation_config", "[]", "expected a JSON object, such as"),
-        ("override_generation_config", '{"max_new_tokens": 5}', "got max_new_tokens: leave it out"),
+        ("override_generation_config", '{"eos_token_id": 5}', "got eos_token_id: leave it out"),
+        (
+            "override_generation_config",
+            '{"max_new_tokens": 5}',
+            "got max_new_tokens: use --max-tokens",
+        ),
         ("override_generation_config", '{"top_p": 2}', "top_p"),
         ("default_chat_template_kwargs", '{"messages": []}', "the server sets it"),
         ("default_chat_template_kwargs", '{"enable_thinking": "no"}', "valid boolean"),

@@ -1,5 +1,6 @@
 """Wrong options, and models that cannot be served: the program names them and ends."""
 
+import re
 import socket
 import subprocess
 import sys
@@ -7,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
 from tinyllm_serve import cli, json_log
+from tinyllm_serve.options import REMEDIES
 
 exhaustive = pytest.mark.exhaustive
 
@@ -16,6 +19,22 @@ exhaustive = pytest.mark.exhaustive
     ("options", "expected"),
     [
         (["--prot", "1"], "No such option: --prot"),
+        # Words of other servers.
+        (["Qwen/Qwen3-0.6B"], "expected options alone: use --model Qwen/Qwen3-0.6B (see serve "),
+        (["a", "--port", "1"], "a: expected options alone: use --model a (see serve --help)"),
+        (["--gpu-memory-utilization", "0.9"], "unknown here: use --kv-cache-memory, in GB"),
+        (["--tensor-parallel-size=2"], "--tensor-parallel-size: unknown here: start several"),
+        (["--port", "1", "-tp", "2"], "-tp: unknown here: start several processes"),
+        (["-c", "4096"], "-c: unknown here: use --max-model-len"),
+        (["-ctk", "q8_0"], "-ctk: unknown here: use --kv-bits 8, or 4"),
+        (["--kv-cache-dtype", "fp8"], "unknown here: use --kv-bits 8, or 4"),
+        (["--lora-modules", "a=b"], "unknown here: fuse the adapter with the checkpoint"),
+        (["--chat-template", "a"], "unknown here: write chat_template.jinja"),
+        (["--enable-auto-tool-choice"], "unknown here: leave it out, the chat template decides"),
+        (["--quantization", "awq"], "unknown here: leave it out, the checkpoint names its format"),
+        (["--trust-remote-code"], "unknown here: leave it out, no code of a checkpoint is run"),
+        (["-m", "a"], "-m: unknown here: use --model"),
+        (["--dtype", "half"], "expected one of auto, float32, float16, bfloat16, got half"),
         (["--port", "70000"], "--port: expected from 0 to 65535, got 70000"),
         (["--kv-bits", "3"], "--kv-bits: expected 4 or 8, got 3"),
         (
@@ -45,6 +64,14 @@ def test_an_invalid_option_is_named(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("serve: ")
     assert expected in line
+
+
+def test_remedies_name_options_of_serve_for_words_that_it_lacks() -> None:
+    command = typer.main.get_command(cli.app)
+    own = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    assert not own & REMEDIES.keys()
+    named = {name for remedy in REMEDIES.values() for name in re.findall(r"--[a-z-]+", remedy)}
+    assert named <= own
 
 
 @pytest.mark.parametrize("closed", ["<&-", "<&- >&- 2>&-"])

@@ -2,10 +2,11 @@
 
 import io
 import os
+import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
@@ -21,6 +22,11 @@ from tinyllm_cli.messages import (
     notice,
     one_line,
 )
+
+ARGUMENT = "ARGUMENT"
+"""The key of `run_program`'s remedy for arguments."""
+
+_EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", re.DOTALL)
 
 
 def new_app() -> typer.Typer:
@@ -51,6 +57,7 @@ def run_program(
     run: Callable[[Any], int | None] | None = None,
     *,
     say: Callable[[str], None] | None = None,
+    remedies: Mapping[str, str] | None = None,
 ) -> int:
     """Run a command line and return its exit code: 0, 2 for usage, 130 after Ctrl-C, 1 otherwise.
 
@@ -62,6 +69,8 @@ def run_program(
         program: the name of the command in its help and errors.
         run: does the work, with the options that the command returns; None if the command does it.
         say: writes a line to stderr; by default after the name of the program.
+        remedies: for options that the program lacks, such as those of similar programs, what to do
+            instead; `ARGUMENT` for a word that is no option, which "{}" stands for.
     """
     tell = say or (lambda text: notice(text, program))
     _replace_closed_streams()
@@ -75,7 +84,9 @@ def run_program(
         sys.stdout.flush()
         return int(result or 0)
     except (typer.TyperException, UsageError) as error:
-        text = error.format_message() if isinstance(error, typer.TyperException) else error
+        text = str(error)
+        if isinstance(error, typer.TyperException):
+            text = _with_remedy(error, remedies or {}) or error.format_message()
         tell(f"{one_line(text)} (see {program} --help)")
         return USAGE
     except KeyboardInterrupt:
@@ -94,6 +105,22 @@ def run_program(
             raise
         drop_output()
         return 0
+
+
+def _with_remedy(error: typer.TyperException, remedies: Mapping[str, str]) -> str | None:
+    """Return the message for an unknown option or argument that has a remedy, otherwise None."""
+    message = error.format_message()
+    if found := _EXTRA.fullmatch(message):
+        word = found[1].partition(" ")[0]
+        remedy = remedies.get(ARGUMENT)
+        return f"{word}: expected options alone: {remedy.format(word)}" if word and remedy else None
+    if not message.startswith("No such option: "):
+        return None
+    given: str = getattr(error, "option_name", "")
+    # Of -tp, the error names -t.
+    words = [word.partition("=")[0] for word in sys.argv[1:] if word.startswith(given)]
+    known = (word for word in words if word in remedies)
+    return next((f"{word}: unknown here: {remedies[word]}" for word in known), None)
 
 
 def exit_on_signals() -> None:

@@ -10,6 +10,7 @@ from tinyllm_cli.messages import notice
 from tinyllm_cli.program import new_app, run_program
 
 from tinyllm_serve.errors import ServeError
+from tinyllm_serve.options import REMEDIES
 from tinyllm_serve.settings import Settings
 from tinyllm_serve.signals import ENDING, OF_TERMINAL
 
@@ -61,7 +62,9 @@ def main(program: str = "serve") -> int:
             # is a failure, unlike the closed pipe that `run_program` expects.
             raise ServeError(str(error)) from error
 
-    return run_program(app, program, work, say=lambda text: notice(text, "serve"))
+    return run_program(
+        app, program, work, say=lambda text: notice(text, "serve"), remedies=REMEDIES
+    )
 
 
 def run(settings: Settings) -> None:

@@ -6,8 +6,80 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from tinyllm_cli.messages import UsageError
+from tinyllm_cli.program import ARGUMENT
 from typer import Option
 from typer.models import OptionInfo
+
+_OTHER_OPTIONS = (
+    ("-m -hf --hf-repo --model-path --model-id", "use --model"),
+    ("-c --ctx-size", "use --max-model-len"),
+    ("-np --parallel --decode-concurrency --prompt-concurrency", "use --max-num-seqs"),
+    ("-b --batch-size -ub --ubatch-size --prefill-step-size", "use --max-num-batched-tokens"),
+    ("-a --alias", "use --served-model-name"),
+    ("-n --predict --n-predict", "use --max-tokens"),
+    (
+        "--temp --temperature --top-k --top-p --min-p --repeat-penalty --generation-config",
+        "use --override-generation-config",
+    ),
+    (
+        "--chat-template-args --chat-template-kwargs",
+        "use --default-chat-template-kwargs",
+    ),
+    (
+        "--chat-template --chat-template-file",
+        "write chat_template.jinja into the folder of the model",
+    ),
+    (
+        "--enable-auto-tool-choice --tool-call-parser --reasoning-parser --enable-reasoning "
+        "--reasoning-format --jinja",
+        "leave it out, the chat template decides",
+    ),
+    (
+        "--gpu-memory-utilization --cache-memory",
+        "use --kv-cache-memory, in GB",
+    ),
+    ("--kv-cache-dtype -ctk -ctv --cache-type-k --cache-type-v", "use --kv-bits 8, or 4"),
+    ("--prompt-cache-bytes", "use --prefix-cache-memory, in GB"),
+    ("--slot-save-path", "use --prefix-cache-path"),
+    ("--speculative-config -md --model-draft", "use --draft-model"),
+    ("--num-draft-tokens --draft-max", "use --num-speculative-tokens"),
+    (
+        "--tensor-parallel-size -tp",
+        "start several processes with mlx.launch (docs/parallel.md)",
+    ),
+    (
+        "--pipeline-parallel-size -pp --pipeline",
+        "use --split layers, and several processes (docs/parallel.md)",
+    ),
+    ("--data-parallel-size -dp", "use --ray with --replicas"),
+    ("--lora-modules --enable-lora --lora --adapter-path", "fuse the adapter with the checkpoint"),
+    ("--quantization -q --load-format", "leave it out, the checkpoint names its format"),
+    ("--tokenizer --tokenizer-mode", "leave it out, the checkpoint has its tokenizer"),
+    ("--trust-remote-code", "leave it out, no code of a checkpoint is run"),
+    ("--task --runner", "leave it out, every endpoint is there"),
+    (
+        "--enforce-eager --enable-chunked-prefill --no-enable-chunked-prefill --swap-space "
+        "--flash-attn -fa --cont-batching -cb",
+        "leave it out, there is nothing to choose",
+    ),
+    ("-ngl --gpu-layers --n-gpu-layers --device", "leave it out, or choose --ops"),
+    ("-t --threads", "set TINYLLM_NUM_THREADS in the environment"),
+    ("--download-dir --model-cache", "set HF_HOME in the environment"),
+    ("--hf-token", "set HF_TOKEN in the environment"),
+    (
+        "--disable-log-requests --enable-log-requests --disable-log-stats --log-level",
+        "leave it out, the log has a line for each request without its text",
+    ),
+    (
+        "--ssl-keyfile --ssl-certfile --ssl-key-file --ssl-cert-file",
+        "put a proxy before the server",
+    ),
+)
+
+REMEDIES = {ARGUMENT: "use --model {}"} | {
+    name: remedy for names, remedy in _OTHER_OPTIONS for name in names.split()
+}
+"""Options of vLLM, mlx_lm.server and llama-server, each with what to do here instead."""
 
 
 @dataclass(frozen=True)

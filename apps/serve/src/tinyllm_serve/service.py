@@ -309,7 +309,8 @@ def generation_overrides(settings: Settings) -> dict[str, object]:
     values = json_option(name, settings.override_generation_config)
     known = [each.name for each in fields(GenerationConfig)]
     for field in values.keys() - set(known):
-        raise UsageError(f"--{name}: expected {', '.join(known)}, got {field}: leave it out")
+        remedy = "use --max-tokens" if field in ("max_new_tokens", "max_tokens") else "leave it out"
+        raise UsageError(f"--{name}: expected {', '.join(known)}, got {field}: {remedy}")
     try:
         GenerationConfig.from_values(values, f"--{name}")
     except CheckpointError as error:
