@@ -64,7 +64,10 @@ def error(response: httpx.Response) -> dict[str, str | None]:
         (CHAT, {"structured_outputs": {}}, "structured_outputs"),
         (CHAT, {"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
         (CHAT, {"structured_outputs": {"json": {"type": "nonsense"}}}, "structured_outputs.json"),
-        (CHAT, {"structured_outputs": {"json": "{}"}}, "structured_outputs.json"),
+        (CHAT, {"structured_outputs": {"json": "{"}}, "structured_outputs.json"),
+        (CHAT, {"structured_outputs": {"json": "[]"}}, "structured_outputs.json"),
+        (CHAT, {"structured_outputs": {"json": "[" * 65}}, "structured_outputs.json"),
+        (CHAT, {"structured_outputs": {"json": " " * 262_145}}, "structured_outputs.json"),
         (CHAT, {"structured_outputs": {"json_object": False}}, "structured_outputs"),
         (
             CHAT,

@@ -85,9 +85,19 @@ def test_the_operator_sets_defaults_of_requests(
         ("/v1/v1/chat/completions", "write /v1 once"),
         ("/v1//chat/completions", "without a slash"),
         ("/v1/audio", "no endpoint has the path '/v1/audio'"),
+        ("/v1/chat/completions/", f"expected the path {CHAT}, got {CHAT}/: leave out the slash"),
+        ("/tokenize/", "expected the path /tokenize, got /tokenize/: leave out the slash"),
+        ("/api/chat", "Ollama's API: use /v1 with a client of OpenAI's API"),
     ],
 )
 def test_a_wrong_base_url_is_named(scripted: Server, path: str, message: str) -> None:
     answer = httpx.post(scripted.url + path, json=BODY)
     assert answer.status_code == 404
     assert message in answer.json()["error"]["message"]
+
+
+def test_the_list_of_models_has_no_slash_at_its_end(scripted: Server) -> None:
+    answer = httpx.get(f"{scripted.url}/v1/models/")
+    assert answer.status_code == 404
+    message = "expected the path /v1/models, got /v1/models/: leave out the slash at its end"
+    assert answer.json()["error"]["message"] == message

@@ -1,5 +1,7 @@
 """Log lines and metrics of requests."""
 
+from typing import Any
+
 import httpx
 import pytest
 from tinyllm_serve.testing import Server
@@ -57,3 +59,23 @@ def test_a_prompt_with_several_answers_counts_once(pico: Server) -> None:
     usage = answer.json()["usage"]
     for name in ("prompt_tokens", "completion_tokens"):
         assert line[name] == usage[name]
+
+
+@pytest.mark.parametrize(
+    ("headers", "client_id"),
+    [
+        ({"X-Request-Id": "my-id-1", "X-Client-Request-Id": "other"}, "my-id-1"),
+        ({"X-Client-Request-Id": "mine"}, "mine"),
+        ({"X-Request-Id": "a" * 200}, "a" * 128),
+        ({"X-Request-Id": b"a\xc3\xa4\tb"}, "a???b"),
+        ({"X-Request-Id": ""}, None),
+        ({}, None),
+    ],
+)
+def test_the_id_of_the_client_is_logged(
+    pico: Server, headers: dict[str, Any], client_id: str | None
+) -> None:
+    answer = httpx.get(f"{pico.url}/v1/models", headers=headers)
+    identity = answer.headers["x-request-id"]
+    assert identity.startswith("req-")
+    assert pico.wait_for("request", id=identity).get("client_id") == client_id

@@ -76,7 +76,10 @@ def ask(server: Server, text: str, model: str, **options: Any) -> ChatCompletion
     return answer.choices[0].message
 
 
-@pytest.mark.parametrize("outputs", [{"json_object": True}, {"json": {"type": "object"}}])
+@pytest.mark.parametrize(
+    "outputs",
+    [{"json_object": True}, {"json": {"type": "object"}}, {"json": '{"type": "object"}'}],
+)
 def test_structured_outputs_can_be_any_object(scripted: Server, outputs: dict[str, object]) -> None:
     with client(scripted) as connection:
         answer = connection.chat.completions.create(

@@ -89,6 +89,7 @@ def make_endpoints(service: Service) -> ASGIApp:
         title="tinyllm",
         description="Qwen models behind OpenAI's and Anthropic's APIs.",
         responses={"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}},
+        redirect_slashes=False,  # a 307 to a POST has no message, and many clients do not follow it
     )
     # The dependency only describes the key at /docs. `ApiKey` checks the key.
     key = [Security(BEARER)] if service.settings.has_keys else []
@@ -172,10 +173,14 @@ def _no_path(request: Request) -> str:
         f"/v1{path}": "append /v1 to the base URL of the client",
         path.removeprefix("/v1"): "write /v1 once in the base URL of the client",
         re.sub("/+", "/", path): "end the base URL of the client without a slash",
+        path.rstrip("/"): "leave out the slash at its end",
     }
     for right, remedy in bases.items():
         scope = {**request.scope, "path": right}
         found = any(route.matches(scope)[0] != Match.NONE for route in request.app.routes)
-        if found and right != path and right.startswith("/v1/"):
+        is_api = right.startswith("/v1/") or right == path.rstrip("/")
+        if found and right not in (path, "") and is_api:
             return f"expected the path {right}, got {path}: {remedy}"
+    if path.startswith("/api/"):
+        return "no endpoint has a path of Ollama's API: use /v1 with a client of OpenAI's API"
     return f"no endpoint has the path {path[:200]!r}: /docs lists all of them"

@@ -19,6 +19,9 @@ LogFields = dict[str, object]
 The text of prompts and answers is never logged.
 """
 
+MAX_ID = 128
+"""The most characters of a client's id of a request in the log."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -34,6 +37,15 @@ async def refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) ->
     await error.response(scope)(scope, receive, send)
 
 
+def _client_id(scope: Scope) -> str | None:
+    """Return the id that a client has given its request in a header; None without one."""
+    headers = dict(scope["headers"])
+    given: bytes = headers.get(b"x-request-id") or headers.get(b"x-client-request-id") or b""
+    # Escapes and other bytes than ASCII could mislead readers of the log.
+    text = "".join(each if " " <= each <= "~" else "?" for each in given[:MAX_ID].decode("latin-1"))
+    return text or None
+
+
 class RequestLog:
     """Log and count each request, and give it an id."""
 
@@ -46,7 +58,7 @@ class RequestLog:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and watch its response."""
         identity = f"req-{token_hex(8)}"
-        fields: LogFields = {}
+        fields: LogFields = {"client_id": _client_id(scope)}
         method = scope["method"][:40]  # a client may send 16,000 characters
         scope = {
             **scope,

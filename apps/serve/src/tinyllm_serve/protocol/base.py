@@ -81,14 +81,20 @@ Empty = Annotated[list[object], Field(max_length=0)]
 """A list without items, which SDKs add to messages that they send back."""
 
 
-def expect(message: str) -> WrapValidator:
-    """Return the annotation of a field that accepts few values, with the message for all others."""
+def expect(message: str, hints: Mapping[str, str] | None = None) -> WrapValidator:
+    """Return the annotation of a field that accepts few values, with the message for all others.
+
+    Args:
+        message: the message.
+        hints: messages for texts that have one of their own.
+    """
 
     def check(value: object, handler: Callable[[object], object]) -> object:
         try:
             return handler(value)
         except ValidationError:
-            raise ValueError(message) from None
+            own = (hints or {}).get(value) if isinstance(value, str) else None
+            raise ValueError(own or message) from None
 
     return WrapValidator(check)
 

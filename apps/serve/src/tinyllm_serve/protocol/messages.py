@@ -1,9 +1,9 @@
 """The messages of a conversation, in OpenAI's form."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -31,6 +31,15 @@ ARGUMENT_BOUNDS = JsonBounds(values=1 << 16, containers=1 << 14)
 TEXT_ALONE = "the model reads text alone: leave out images, audio and files"
 
 
+_TEXT_HINTS = {
+    "refusal": "expected text: write the refusal as a text",
+    **dict.fromkeys(
+        ("input_text", "output_text"),
+        "expected text, as in chat completions: /v1/responses has input_text and output_text",
+    ),
+}
+
+
 class Text(Strict):
     """A part of a message, in the form of any endpoint. Text is the only kind of part."""
 
@@ -40,7 +49,7 @@ class Text(Strict):
 class TextPart(Text):
     """A part of a message, in the form of chat completions."""
 
-    type: Annotated[Literal["text"], expect(f"expected text, {TEXT_ALONE}")]
+    type: Annotated[Literal["text"], expect(f"expected text, {TEXT_ALONE}", _TEXT_HINTS)]
     cache_control: CacheControl | None = Field(default=None, exclude=True)
 
 
@@ -160,6 +169,12 @@ class UserMessage(_Turn):
 
 class AssistantMessage(_Turn):
     """A message of the model: text, reasoning and calls."""
+
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "refusal": "unknown here: write its text as content",
+        "function_call": "unknown here: use tool_calls",
+        "audio": f"unknown here: {TEXT_ALONE}",
+    }
 
     role: Literal["assistant"]
     content: MessageContent | None = None

@@ -1,11 +1,13 @@
 """Structured output: the formats that a request can demand."""
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from tinyllm_serve.protocol.base import MAX_NAME, JsonSchema, ListOf, Strict
+from tinyllm_serve.http.json_structure import JsonBounds
+from tinyllm_serve.protocol.base import MAX_NAME, MAX_SCHEMA, JsonSchema, ListOf, Strict
 
 MAX_TEXTS = 1024
 """The most texts of `choice`."""
@@ -60,16 +62,37 @@ ResponseFormat = Annotated[
 ]
 
 
+_SCHEMA_BOUNDS = JsonBounds(values=1 << 17)
+
+
+def _parsed(schema: object) -> object:
+    """Return a JSON schema that may be given as text. The bounds of the body miss its structure."""
+    if not isinstance(schema, str):
+        return schema
+    if len(schema) > MAX_SCHEMA:
+        raise ValueError(f"expected at most {MAX_SCHEMA:,} characters: simplify it")
+    _SCHEMA_BOUNDS.check(schema.encode(errors="replace"))
+    try:
+        return json.loads(schema)
+    except ValueError:
+        raise ValueError("expected a JSON schema, or its JSON as text, got another text") from None
+
+
 class StructuredOutputs(Strict):
     """Formats as in vLLM; exactly one field is given."""
 
     unsupported: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("structural_tag", "whitespace_pattern", "disable_any_whitespace", "disable_fallback"),
+        (
+            *("disable_additional_properties", "disable_any_whitespace", "disable_fallback"),
+            *("structural_tag", "whitespace_pattern"),
+        ),
         "this server has no such setting of structured_outputs: use response_format",
     )
 
-    json_schema: JsonSchema | None = Field(
-        default=None, alias="json", description="As response_format with json_schema."
+    json_schema: Annotated[JsonSchema, BeforeValidator(_parsed)] | None = Field(
+        default=None,
+        alias="json",
+        description="As response_format with json_schema; may be JSON text, as in vLLM.",
     )
     json_object: bool | None = Field(
         default=None, description="true: as response_format with json_object."

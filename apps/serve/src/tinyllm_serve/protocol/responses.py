@@ -38,13 +38,18 @@ from tinyllm_serve.protocol.output_format import (
 from tinyllm_serve.protocol.sampling import GenerationFields
 from tinyllm_serve.protocol.tools import Function, HostedTool, NamedFunction, ToolMode
 
+_TEXT_HINTS = {
+    "refusal": "expected input_text or output_text: write the refusal as a text",
+    "text": "expected input_text or output_text: text is the type of /v1/chat/completions",
+}
+
 
 class TextContent(Text):
     """A piece of text. The fields that the server adds to its own text are ignored."""
 
     type: Annotated[
         Literal["input_text", "output_text"],
-        expect(f"expected input_text or output_text, {TEXT_ALONE}"),
+        expect(f"expected input_text or output_text, {TEXT_ALONE}", _TEXT_HINTS),
     ]
     annotations: list[object] | None = Field(default=None, max_length=MAX_ITEMS)
     logprobs: list[object] | None = Field(default=None, max_length=MAX_ITEMS)

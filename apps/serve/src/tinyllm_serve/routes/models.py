@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, HTTPException
 from pydantic import BaseModel
 
 from tinyllm_serve.routes.dependencies import ModelService
@@ -39,6 +39,8 @@ async def models(service: ModelService) -> ModelList:
 @router.get("/v1/models/{name:path}")
 async def model(name: str, service: ModelService) -> ModelBody:
     """Describe the model of a name."""
+    if not name:  # the path /v1/models/
+        raise HTTPException(404)
     service.check_model(name)
     return _body(service, name if name in service.settings.model_names else service.name)
 
