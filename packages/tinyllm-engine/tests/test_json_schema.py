@@ -101,6 +101,14 @@ def test_other_keywords_are_refused_with_a_remedy(
         allows(schema, "[]")
 
 
+def test_a_valid_pattern_that_cannot_be_enforced_is_not_called_invalid(
+    allows: Callable[[dict[str, Any], str], bool],
+) -> None:
+    """A pattern of zod's emoji looks ahead."""
+    with pytest.raises(ValueError, match=r"^grammar: expected a json_schema that can be enforced"):
+        allows({"type": "string", "pattern": "^(?=a)b$"}, "[]")
+
+
 def test_names_in_property_names_are_limited() -> None:
     key = {"Key": {"enum": [f"k{number}" for number in range(MAX_NAMES // 2)]}}
     maps = {f"p{number}": {"propertyNames": {"$ref": "#/$defs/Key"}} for number in range(3)}

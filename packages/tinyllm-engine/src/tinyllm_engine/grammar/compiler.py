@@ -146,6 +146,11 @@ def _invalid(grammar: Grammar, reason: str) -> ValueError:
         )
     if len(reason) > _MAX_REASON:
         reason = f"{reason[:_MAX_REASON]} ..."
+    if "not supported" in reason:  # look-around in a pattern, for example
+        return ValueError(
+            f"{grammar.name}: expected a {grammar.kind} that can be enforced, got another one: "
+            f"simplify it: {reason}"
+        )
     return ValueError(f"{grammar.name}: not a valid {grammar.kind}: {reason}")
 
 
