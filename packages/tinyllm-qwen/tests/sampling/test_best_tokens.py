@@ -1,5 +1,6 @@
 """Sampling from the best tokens of each part of the vocabulary equals sampling from all scores."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +25,7 @@ class ThreeRanks(Communicator):
         self.packed = packed
 
     def all_gather(self, part: mx.array) -> mx.array:
-        assert mx.array_equal(part, self.packed[0])
+        assert mx.array_equal(part, self.packed[0], equal_nan=True)
         return mx.stack(self.packed)
 
 
@@ -78,6 +79,13 @@ def test_of_equal_scores_the_first_token_is_taken() -> None:
     scores = mx.zeros((V,))
     scores[mx.array([120, 150, 260])] = 5.0
     assert Sampler(SamplingParams(), V, MLX)(found(scores, 1)).token.item() == 120
+
+
+@pytest.mark.parametrize(("first", "stop"), [(0, V), (100, 200)])
+def test_of_scores_that_are_not_numbers_the_first_token_is_taken(first: int, stop: int) -> None:
+    scores = normal((V,), seed=3)
+    scores[first:stop] = math.nan
+    assert Sampler(SamplingParams(), V, MLX)(found(scores, 1)).token.item() == first
 
 
 @pytest.mark.parametrize(

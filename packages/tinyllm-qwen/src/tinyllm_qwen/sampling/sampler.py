@@ -324,7 +324,8 @@ def _choose_alike(
         if tokens is None:
             return ops.argmax(scores)
         # If scores are equal, take the lowest id, as `argmax` does: candidates have any order.
-        best = scores == scores.max(axis=-1, keepdims=True)
+        # If a score is NaN, so is the maximum, and equals no score: take the NaN of the lowest id.
+        best = (scores == scores.max(axis=-1, keepdims=True)) | mx.isnan(scores)
         return mx.where(best, tokens, _NO_TOKEN).min(axis=-1)
     # Top-k first leaves fewer tokens for the other steps. The result is the same: the temperature
     # does not change the ranking, and min-p keeps a prefix of the ranking.
