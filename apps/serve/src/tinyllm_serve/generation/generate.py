@@ -1,6 +1,7 @@
 """The answers to one HTTP request, while the engine generates them."""
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -223,7 +224,8 @@ class Generation:
         Closing the generator cancels the engine's requests.
 
         Raises:
-            ApiError: if a request can never be served, or too many tokens are unread.
+            ApiError: if a request can never be served, too many tokens are unread, or a
+                log-probability is NaN.
             EngineFullError: if the queue or the memory for grammars is full; see
                 `AsyncEngine.stream`.
             EngineClosedError: if the engine is closed, or fails before the answers are complete.
@@ -254,6 +256,7 @@ class Generation:
                         now = time.perf_counter()
                         latency.observe(now - latest)
                         latest, latency = now, metrics.inter_token_latency
+                        _check_logprobs(output)
                         token = answer.add(output)
                         yield token
                         if token.finish_reason is not None:
@@ -323,6 +326,28 @@ def _check_kept_logprobs(body: SamplingFields, generated: int, scored: int, logp
         f"got up to {kept:,}: {'send fewer prompts' if scored > generated else remedy}"
     )
     raise ApiError(400, message, param="logprobs")
+
+
+def not_finite() -> ApiError:
+    """Return the error of a model whose results are no finite numbers."""
+    message = (
+        "the model computes NaN: its weights are damaged, or too large for the dtype: start the "
+        "server with --dtype float32"
+    )
+    return ApiError(500, message, code="model_nan")
+
+
+def _check_logprobs(output: Output) -> None:
+    """Refuse log-probabilities that are NaN, which JSON cannot express.
+
+    Damaged weights affect every token, so that the last token of a prompt is enough.
+
+    Raises:
+        ApiError: 500.
+    """
+    scored = [output.logprob, *(each.logprob for each in output.prompt_logprobs[-1:])]
+    if any(logprob is not None and math.isnan(logprob) for logprob in scored):
+        raise not_finite()
 
 
 def _unread(error: UnreadOutputError) -> ApiError:

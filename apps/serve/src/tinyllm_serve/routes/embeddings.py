@@ -17,6 +17,7 @@ from tinyllm_engine import EngineFullError
 from tinyllm_engine import Request as EngineRequest
 
 from tinyllm_serve.clients import Client
+from tinyllm_serve.generation.generate import not_finite
 from tinyllm_serve.generation.prompt import length_errors, token_lists
 from tinyllm_serve.generation.threads import run_in_thread
 from tinyllm_serve.http.api_key import client_of
@@ -172,6 +173,7 @@ async def _vector(
 
     Raises:
         EngineFullError: if the queue is full, without `waits`.
+        ApiError: 500 if the model computes NaN.
     """
     async with service.rate_limiter.acquire(client, refuses=False):
         while True:
@@ -188,7 +190,7 @@ async def _vector(
                 await asyncio.sleep(error.retry_after)
             else:
                 if not all(map(math.isfinite, vector)):
-                    raise RuntimeError("the model has computed an embedding that is not finite")
+                    raise not_finite()
                 return array("f", vector)
 
 
