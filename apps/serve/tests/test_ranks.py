@@ -224,6 +224,21 @@ def test_replicas_need_a_single_process(monkeypatch: pytest.MonkeyPatch) -> None
         check_alone("--ray")
 
 
+def test_a_launcher_may_start_one_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("")
+    monkeypatch.setenv("MLX_HOSTFILE", str(hosts))
+    monkeypatch.setenv("MLX_RANK", "0")
+    check_alone("--ray")
+    with joined(Settings(prefix_cache_path=Path("prefixes"))) as group:
+        assert group is None
+    with (
+        pytest.raises(UsageError, match="expected several processes, got one"),
+        joined(Settings(split="layers")),
+    ):
+        pass
+
+
 def test_a_prefix_cache_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLX_RANK", "0")
     with (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tinyllm_cli.messages import UsageError
 from tinyllm_engine import AsyncEngine
 from tinyllm_kernels import BackendChoice
-from tinyllm_qwen.parallel.member import JOIN_TIMEOUT, Member, is_launched, launched_split
+from tinyllm_qwen.parallel.member import JOIN_TIMEOUT, Member, has_peers, launched_split
 
 from tinyllm_serve.json_log import log_event
 from tinyllm_serve.served_model import FAILURE_GRACE_SECONDS
@@ -80,7 +80,7 @@ def joined(settings: Settings) -> Iterator[Group | None]:
         split = launched_split(settings.split)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    if not is_launched():
+    if not has_peers():
         yield None
         return
     if settings.prefix_cache_path is not None:
@@ -100,7 +100,7 @@ def joined(settings: Settings) -> Iterator[Group | None]:
 
 def check_alone(option: str) -> None:
     """Raise UsageError for an option that needs one process, if a launcher has started several."""
-    if is_launched():
+    if has_peers():
         raise UsageError(f"{option}: expected one process, but a launcher has started several")
 
 

@@ -11,7 +11,7 @@ from tinyllm_layers import Communicator
 from tinyllm_qwen.parallel import control_channel as channel_module
 from tinyllm_qwen.parallel import member as member_module
 from tinyllm_qwen.parallel.control_channel import ControlChannel
-from tinyllm_qwen.parallel.member import Member
+from tinyllm_qwen.parallel.member import Member, has_peers, is_launched, launched_split
 
 Reports = queue.SimpleQueue[tuple[int, str]]
 Ends = tuple[ControlChannel, socket.socket, Reports]
@@ -142,6 +142,39 @@ def test_the_only_process_of_a_launcher_is_alone(
 
 
 @pytest.mark.parametrize(
+    ("environment", "launched", "several"),
+    [
+        ({}, False, False),
+        ({"MLX_RANK": "0", "MLX_HOSTFILE": "empty"}, True, False),
+        ({"MLX_RANK": "0", "MLX_HOSTFILE": "absent"}, True, True),
+        ({"MLX_RANK": "0", "MLX_WORLD_SIZE": "1"}, True, False),
+        ({"MLX_RANK": "1", "MLX_WORLD_SIZE": "2"}, True, True),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}, True, False),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, True, True),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1", "MLX_RANK": "0"}, True, True),
+    ],
+    ids=str,
+)
+def test_a_launcher_may_start_one_process(
+    environment: dict[str, str],
+    launched: bool,
+    several: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "empty").write_text("\n")
+    monkeypatch.chdir(tmp_path)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert (is_launched(), has_peers()) == (launched, several)
+    if several:
+        assert launched_split("layers").by_layers
+    else:
+        with pytest.raises(ValueError, match="--split layers: expected several processes, got one"):
+            launched_split("layers")
+
+
+@pytest.mark.parametrize(
     ("hosts", "rank", "named"),
     [
         ("{", "0", "MLX_HOSTFILE: .* cannot be read as JSON"),
@@ -150,6 +183,7 @@ def test_the_only_process_of_a_launcher_is_alone(
         ('["a:1", "b:1"]', "0", "MLX_HOSTFILE: .*: expected addresses with ports"),
         ('[["a:1"], ["b:99999"]]', "0", "MLX_HOSTFILE: .*: expected addresses with ports"),
         ('[["a"], ["b"]]', "0", "MLX_HOSTFILE: .*: expected addresses with ports"),
+        ('[["a:1"]]', "0", "MLX_HOSTFILE: .*: expected addresses of at least two ranks, got one"),
         ('[["a:1"], ["b:1"]]', "2", "MLX_RANK: expected 0 to 1, as .* says, got '2'"),
         ('[["a:1"], ["b:1"]]', "x", "MLX_RANK: expected 0 to 1, as .* says, got 'x'"),
     ],

@@ -281,3 +281,28 @@ def test_a_signal_ends_a_rank_that_waits_for_the_others(
         started = time.monotonic()
         assert rank_1.wait(60) == -number
         assert time.monotonic() - started < 5
+
+
+def test_a_rank_that_waits_too_long_gives_the_reason(tmp_path: Path) -> None:
+    program = (
+        "from tinyllm_qwen.parallel import member\n"
+        "member.JOIN_TIMEOUT = 1\n"
+        "member.Member.join(lambda _rank, _why: None)\n"
+    )
+    path = hostfile(tmp_path, 2)
+    host, _, port = json.loads(path.read_text())[0][0].rpartition(":")
+    environment = os.environ | {"MLX_RANK": "1", "MLX_HOSTFILE": str(path)}
+    with socket.create_server((host, int(port))):  # connections are made, but nothing answers
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1] == (
+        "rank 1: the other ranks did not join within 1 s: are all started, with the same "
+        "MLX_HOSTFILE?"
+    )

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from tinyllm_cli.messages import UsageError
 from tinyllm_kernels import BackendChoice
 from tinyllm_qwen.format_bytes import format_bytes
-from tinyllm_qwen.parallel.member import JOIN_TIMEOUT, Member, is_launched, launched_split
+from tinyllm_qwen.parallel.member import JOIN_TIMEOUT, Member, has_peers, launched_split
 
 from tinyllm_chat.settings import Settings
 from tinyllm_chat.terminal.modes import keep_modes
@@ -32,7 +32,7 @@ def join_ranks(settings: Settings, terminal: Terminal) -> Iterator[Member | None
         split = launched_split(settings.split)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    if not is_launched() or settings.server is not None:
+    if not has_peers() or settings.server is not None:
         yield None
         return
     terminal.info(f"waiting for the other ranks, {JOIN_TIMEOUT} s at most")

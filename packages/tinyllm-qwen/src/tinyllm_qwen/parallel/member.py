@@ -5,6 +5,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -38,13 +40,29 @@ _RING_TIMEOUT = 15
 LOSS_TIMEOUT = 2.0
 """Timeout, in seconds, for the control channels to report a lost rank after a failed all-reduce."""
 
-# Variables with the rank of a process: of mlx.launch (or set by hand), Open MPI and MPICH.
-_RANK_VARIABLES = ("MLX_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+# Variables with the rank of a process, and with the number of ranks: of mlx.launch (or set by
+# hand), Open MPI and MPICH. mlx.launch sets the number with NCCL only.
+_RANK_VARIABLES = {
+    "MLX_RANK": "MLX_WORLD_SIZE",
+    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK": "PMI_SIZE",
+}
+
+_TIMEOUT_WRITER = "import sys; sys.stdin.readline() and sys.stderr.write(sys.argv[1])"
+"""A program that writes its argument to stderr once it has read a line."""
 
 
 def is_launched() -> bool:
-    """Return True if a launcher has started this process as one of several ranks."""
+    """Return True if a launcher has started this process, alone or as one of several ranks."""
     return any(os.environ.get(name) for name in _RANK_VARIABLES)
+
+
+def has_peers() -> bool:
+    """Return True if a launcher has started this process as one of several ranks."""
+    if _is_hostfile_empty():
+        return False
+    variables = _RANK_VARIABLES.items()
+    return any(os.environ.get(rank) and os.environ.get(size) != "1" for rank, size in variables)
 
 
 def launched_split(text: str) -> Split:
@@ -57,7 +75,7 @@ def launched_split(text: str) -> Split:
         ValueError: if the text is not valid, or asks for a split by layers of a single process.
     """
     split = Split.parse(text)
-    if split != HEADS and not is_launched():
+    if split != HEADS and not has_peers():
         raise ValueError(
             f"--split {split}: expected several processes, got one: start one for each rank, with "
             "mlx.launch for example"
@@ -86,9 +104,9 @@ class Member:
     def join(cls, on_loss: LossCallback, split: Split = HEADS) -> "Member | None":
         """Join the group of ranks that the environment variables describe.
 
-        If the other ranks do not join within `JOIN_TIMEOUT` seconds, this process ends with exit
-        code 1. Meanwhile a signal with a handler, such as Ctrl-C, ends this process as if it had
-        none.
+        If the other ranks do not join within `JOIN_TIMEOUT` seconds, this process writes a line to
+        stderr and ends with exit code 1. Meanwhile a signal with a handler, such as Ctrl-C, ends
+        this process as if it had none.
 
         Args:
             on_loss: a callback for the loss of a rank; see `ControlChannel`.
@@ -101,22 +119,15 @@ class Member:
             RuntimeError: if the group cannot be made.
             OSError: if the other ranks cannot connect to rank 0: see `connect`.
         """
-        hosts = os.environ.get("MLX_HOSTFILE")
-        if hosts and Path(hosts).is_file() and not Path(hosts).read_bytes().strip():
-            return None  # mlx.launch passes an empty hostfile if it starts only one process
-        # MLX waits without releasing the GIL, so no Python thread could enforce the timeout.
-        # faulthandler ends the process from a C thread.
-        with Path(os.devnull).open("w") as nowhere, _default_signals():
-            faulthandler.dump_traceback_later(JOIN_TIMEOUT, exit=True, file=nowhere)
-            try:
-                group = _described_group()
-                if group.size() == 1:
-                    return None
-                ranks = RankCommunicator(group)
-                # Until the channels are connected, nothing else notices a rank that hangs.
-                return cls(group, ranks, connect(ranks, on_loss), split)
-            finally:
-                faulthandler.cancel_dump_traceback_later()
+        if _is_hostfile_empty():
+            return None
+        with _join_timeout(), _default_signals():
+            group = _described_group()
+            if group.size() == 1:
+                return None
+            ranks = RankCommunicator(group)
+            # Until the channels are connected, nothing else notices a rank that hangs.
+            return cls(group, ranks, connect(ranks, on_loss), split)
 
     @property
     def is_driver(self) -> bool:
@@ -223,6 +234,31 @@ class Member:
 
 
 @contextmanager
+def _join_timeout() -> Iterator[None]:
+    """Write a line to stderr and end this process, if the body takes `JOIN_TIMEOUT` seconds.
+
+    MLX waits without releasing the GIL, so no Python thread could enforce the timeout. faulthandler
+    ends the process from a C thread. The traceback that it writes first names no reason. It goes to
+    a second process, which writes the line. That process ends with this one, because the traceback
+    comes through a pipe.
+    """
+    rank = next((number for name in _RANK_VARIABLES if (number := os.environ.get(name))), "?")
+    line = (
+        f"rank {rank}: the other ranks did not join within {JOIN_TIMEOUT} s: are all started, with "
+        "the same MLX_HOSTFILE?\n"
+    )
+    command = [sys.executable, "-ISc", _TIMEOUT_WRITER, line]
+    # In a session of its own, the second process gets no Ctrl-C of the terminal.
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as writer:
+        assert writer.stdin is not None
+        faulthandler.dump_traceback_later(JOIN_TIMEOUT, exit=True, file=writer.stdin.fileno())
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+
+@contextmanager
 def _default_signals() -> Iterator[None]:
     """Let signals that have a Python handler end the process, because MLX calls no handler.
 
@@ -238,6 +274,12 @@ def _default_signals() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def _is_hostfile_empty() -> bool:
+    """Return True if MLX_HOSTFILE is empty: mlx.launch has started only one process."""
+    path = os.environ.get("MLX_HOSTFILE")
+    return path is not None and Path(path).is_file() and not Path(path).read_bytes().strip()
 
 
 def _check_ring() -> None:
@@ -257,6 +299,11 @@ def _check_ring() -> None:
         raise RuntimeError(
             f"MLX_HOSTFILE: {path}: expected addresses with ports for each rank, such as "
             '[["10.0.0.1:40001"], ["10.0.0.2:40001"]]'
+        )
+    if len(hosts) == 1:  # MLX would wait for a second rank forever
+        raise RuntimeError(
+            f"MLX_HOSTFILE: {path}: expected addresses of at least two ranks, got one: unset "
+            "MLX_HOSTFILE and MLX_RANK to start one process"
         )
     if not (rank.isdecimal() and int(rank) < len(hosts)):
         raise RuntimeError(
