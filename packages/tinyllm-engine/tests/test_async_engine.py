@@ -20,9 +20,9 @@ from tinyllm_engine import (
     UnreadOutputError,
     async_engine,
 )
-from tinyllm_engine.malloc_trim import release_free_memory
 from tinyllm_kernels import available, opset
 from tinyllm_qwen import SamplingParams, load
+from tinyllm_qwen.malloc_trim import release_free_memory
 
 Test = Callable[[AsyncEngine], Coroutine[None, None, None]]
 Generated = Callable[[Sequence[int], int, SamplingParams], list[int]]

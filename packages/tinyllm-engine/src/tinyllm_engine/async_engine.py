@@ -12,22 +12,19 @@ from threading import Thread
 from typing import TypeVar
 
 from tinyllm_qwen import QwenConfig, Tokenizer
+from tinyllm_qwen.malloc_trim import IDLE_SECONDS, release_free_memory
 
 from tinyllm_engine.config import EngineSettings
 from tinyllm_engine.engine import Engine
 from tinyllm_engine.errors import EngineClosedError, UnreadOutputError, for_client
 from tinyllm_engine.grammar.compiler import CompiledGrammar
 from tinyllm_engine.grammar.worker import MAX_SECONDS, too_slow
-from tinyllm_engine.malloc_trim import release_free_memory
 from tinyllm_engine.output import EngineStats, Output
 from tinyllm_engine.request import Request, RequestState
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-
-IDLE_SECONDS = 1.0
-"""Seconds without requests after which the engine frees the buffers kept for the next step."""
 
 MAX_UNREAD_OUTPUTS = 4096
 """Number of unread outputs of a request beyond which the request is cancelled.

@@ -2,12 +2,14 @@
 
 import queue
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
 from tinyllm_layers import Communicator
+from tinyllm_qwen import Qwen, load
 from tinyllm_qwen.parallel import control_channel as channel_module
 from tinyllm_qwen.parallel import member as member_module
 from tinyllm_qwen.parallel.control_channel import ControlChannel
@@ -42,6 +44,41 @@ def test_lines_are_received_and_heartbeats_are_not(ends: Ends) -> None:
     channel.close()
     with pytest.raises(queue.Empty):
         reports.get(timeout=0.6)
+
+
+@pytest.fixture(scope="module")
+def pico() -> Qwen:
+    """A model, loaded before a channel expects heartbeats."""
+    return load("pico")[0]
+
+
+def test_an_idle_worker_frees_memory_once(
+    pico: Qwen, ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel, theirs, _ = ends
+    freed: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def work(_model: Qwen, lines: Iterable[bytes]) -> None:
+        for _ in lines:
+            freed.put("work")
+
+    monkeypatch.setattr(channel_module, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(member_module, "release_free_memory", lambda: freed.put("freed"))
+    monkeypatch.setattr(member_module, "work", work)
+    member = Member(mx.distributed.init(), Communicator(), [channel])
+    worker = threading.Thread(target=member.work, args=(pico,))
+    worker.start()
+    for _ in range(2):
+        assert freed.get(timeout=5) == "freed"
+        for _ in range(3):
+            theirs.sendall(b"\n")  # a heartbeat is no command
+            with pytest.raises(queue.Empty):
+                freed.get(timeout=0.1)
+        theirs.sendall(b"{}\n")
+        assert freed.get(timeout=5) == "work"
+    theirs.sendall(b"end\n")
+    worker.join(5)
+    assert not worker.is_alive()
 
 
 def test_a_closed_connection_is_a_loss_at_once(ends: Ends) -> None:

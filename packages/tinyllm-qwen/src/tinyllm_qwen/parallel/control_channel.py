@@ -6,6 +6,8 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 
+from tinyllm_qwen.malloc_trim import IDLE_SECONDS
+
 HEARTBEAT_INTERVAL = 1.0
 """Seconds between two heartbeats."""
 
@@ -60,13 +62,24 @@ class ControlChannel:
         except OSError:
             return
 
-    def received(self) -> Iterator[bytes]:
-        """Yield the lines of rank 0 as they arrive, until rank 0 announces its end."""
+    def received(self, on_idle: Callable[[], None] = lambda: None) -> Iterator[bytes]:
+        """Yield the lines of rank 0 as they arrive, until rank 0 announces its end.
+
+        Args:
+            on_idle: a function that is called once in each silence of `IDLE_SECONDS`.
+        """
+        timeout: float | None = IDLE_SECONDS
         while True:
-            line = self._lines.get()
+            try:
+                line = self._lines.get(timeout=timeout)
+            except queue.Empty:
+                on_idle()
+                timeout = None
+                continue
             if line is None:
                 return
             yield line
+            timeout = IDLE_SECONDS
 
     @property
     def ended(self) -> bool:

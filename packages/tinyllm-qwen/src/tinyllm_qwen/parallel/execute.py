@@ -75,12 +75,10 @@ def work(model: Qwen, lines: Iterable[bytes]) -> None:
         RuntimeError: if another rank is lost during an all-reduce.
     """
     caches: dict[int, Sequence[LayerCache]] = {}
-    result: Result = None
     for line in lines:
-        # Wait for the previous pass: MLX writes to caches in place only if no running pass reads
-        # them.
-        mx.eval(result_arrays(result))
-        result = execute(model, caches, decode(line))
+        # Wait for the pass: MLX writes to caches in place only if no running pass reads them. The
+        # result is not kept, so that a worker without commands can free its memory.
+        mx.eval(result_arrays(execute(model, caches, decode(line))))
 
 
 def result_arrays(result: Result) -> list[mx.array]:

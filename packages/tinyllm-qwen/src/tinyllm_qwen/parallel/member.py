@@ -22,6 +22,7 @@ from tinyllm_ops import REFERENCE, OpSet
 from tinyllm_qwen.checkpoint.hub import resolve
 from tinyllm_qwen.checkpoint.tensor_reader import Progress
 from tinyllm_qwen.loader import load
+from tinyllm_qwen.malloc_trim import release_free_memory
 from tinyllm_qwen.model import Qwen
 from tinyllm_qwen.parallel.control_channel import ControlChannel, LossCallback
 from tinyllm_qwen.parallel.driver import Driver
@@ -187,9 +188,12 @@ class Member:
         return Driver(model, self.channels)
 
     def work(self, model: Qwen) -> None:
-        """Execute the commands of rank 0 until rank 0 ends; see `parallel.execute.work`."""
+        """Execute the commands of rank 0 until rank 0 ends; see `parallel.execute.work`.
+
+        Without commands, this rank frees the buffers of its steps, as an idle engine does.
+        """
         (channel,) = self.channels
-        work(model, channel.received())
+        work(model, channel.received(release_free_memory))
 
     def await_loss(self) -> None:
         """Wait until a control channel can have reported a lost rank, after a failed computation.

@@ -5,6 +5,9 @@ import platform
 
 import mlx.core as mx
 
+IDLE_SECONDS = 1.0
+"""Seconds without work after which a process frees the buffers kept for the next step."""
+
 
 def release_free_memory() -> None:
     """Free the buffers that MLX keeps for later arrays, and the unused memory of the C heap.
