@@ -208,6 +208,56 @@ def test_a_dead_server_ends_the_other_rank(start: Start, endless: Path) -> None:
     assert two.worker.returncode == 1
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_end_of_the_launcher_ends_all_ranks(number: signal.Signals, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    launcher = Path(sys.executable).with_name("mlx.launch")
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+    command = [str(launcher), "-n", "2", "--backend", "ring", "--starting-port", str(port), "--"]
+    # A shell between the launcher and the rank, as `uv run` would be.
+    command += ["sh", "-c", f"'{sys.executable}' -m tinyllm_serve --port 0 --model pico; true"]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TINYLLM_NUM_THREADS": "1"}
+
+    def pids() -> list[int]:
+        lines = [json.loads(each) for each in log.read_text().splitlines() if each[:1] == "{"]
+        return [each["pid"] for each in lines if each["event"] in ("ready", "worker ready")]
+
+    with (
+        ExitStack() as stack,
+        log.open("w") as output,
+        subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=output
+        ) as launched,
+    ):
+        stack.callback(kill, pids)
+        stack.callback(launched.kill)
+        wait_until(lambda: len(pids()) == 2, 90)
+        launched.send_signal(number)
+        launched.wait(5)
+        wait_until(lambda: not any(map(is_running, pids())), 10)
+
+
+def kill(pids: Callable[[], list[int]]) -> None:
+    """Kill processes that a failed test has left."""
+    for pid in filter(is_running, pids()):
+        os.kill(pid, signal.SIGKILL)
+
+
+def is_running(pid: int) -> bool:
+    """Return True if a process exists and has not ended."""
+    command = ["ps", "-o", "stat=", "-p", str(pid)]
+    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    return bool(found.stdout.strip()) and not found.stdout.startswith("Z")
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 @pytest.mark.parametrize(
     ("split", "expected"),
     [("layers", "expected several processes, got one"), ("rows", "expected heads, ")],

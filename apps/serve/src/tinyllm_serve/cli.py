@@ -10,6 +10,7 @@ from tinyllm_cli.messages import notice
 from tinyllm_cli.program import new_app, run_program
 
 from tinyllm_serve.errors import ServeError
+from tinyllm_serve.launcher import launcher_pipe
 from tinyllm_serve.options import REMEDIES
 from tinyllm_serve.settings import Settings
 from tinyllm_serve.signals import ENDING, OF_TERMINAL
@@ -69,6 +70,7 @@ def main(program: str = "serve") -> int:
 
 def run(settings: Settings) -> None:
     """Serve until a signal comes. Raises the errors of `serve`, `run_replicas` and `joined`."""
+    launcher = launcher_pipe()  # early: the launcher may end before the ranks have joined
     if settings.ray:
         from tinyllm_serve.replicas.local_settings import prepare_environment
 
@@ -89,14 +91,14 @@ def run(settings: Settings) -> None:
         if joined is not None and not joined.member.is_driver:
             group.work(settings, joined.member)
         else:
-            asyncio.run(_serve(settings, joined))
+            asyncio.run(_serve(settings, joined, launcher))
 
 
-async def _serve(settings: Settings, group: "Group | None") -> None:
+async def _serve(settings: Settings, group: "Group | None", launcher: int | None) -> None:
     """Serve a model in this process, or as the driver of a group."""
     from tinyllm_serve.application import make_application
     from tinyllm_serve.server import serve
     from tinyllm_serve.service import Service
 
     service = Service(settings, group)
-    await serve(settings, service, make_application(service))
+    await serve(settings, service, make_application(service), launcher=launcher)

@@ -120,6 +120,7 @@ def work(settings: Settings, member: Member) -> None:
         settings.model, ops=backend.ops, dtype=backend.dtype, revision=settings.revision
     )
     ranks = member.ranks
-    log_event("worker ready", rank=ranks.rank, ranks=ranks.size, weight_bytes=model.nbytes)
+    facts = {"rank": ranks.rank, "ranks": ranks.size, "weight_bytes": model.nbytes}
+    log_event("worker ready", pid=os.getpid(), **facts)
     member.work(model)
     log_event("ended")

@@ -14,6 +14,7 @@ from tinyllm_qwen.checkpoint.hub import resolve_local
 from tinyllm_serve.errors import ServeError
 from tinyllm_serve.http.connections import ConnectionLimits, Connections, allow_files
 from tinyllm_serve.json_log import log_event
+from tinyllm_serve.launcher import wait_until_closed
 from tinyllm_serve.served_model import FAILURE_GRACE_SECONDS, ServedModel
 from tinyllm_serve.settings import DRAFT_HEAD, Settings
 from tinyllm_serve.signals import Signals
@@ -52,12 +53,19 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def serve(settings: Settings, served: ServedModel, application: ASGIApp) -> None:
+async def serve(
+    settings: Settings,
+    served: ServedModel,
+    application: ASGIApp,
+    *,
+    launcher: int | None = None,
+) -> None:
     """Serve until a signal comes, then finish the requests in progress.
 
     These requests have `settings.timeout_graceful_shutdown` seconds. A second signal ends the
-    process at once. The server of a model that several processes share also ends when a step has
-    failed, because the processes cannot continue together.
+    process at once. The end of the launcher counts as a first signal; see `launcher_pipe`. The
+    server of a model that several processes share also ends when a step has failed, because the
+    processes cannot continue together.
 
     Raises:
         ServeError: if the address is not available, or the model has failed.
@@ -90,7 +98,10 @@ async def serve(settings: Settings, served: ServedModel, application: ASGIApp) -
             )
         )
         serving = asyncio.create_task(server.serve(sockets=[listener]))
-        watching = asyncio.create_task(connections.watch())
+        watching = [
+            asyncio.create_task(connections.watch()),
+            asyncio.create_task(_watch_launcher(launcher, signals)),
+        ]
         log_event("listening", url=_url(listener), model=settings.model_names[0])
         try:
             if await _load(served, signals):
@@ -105,7 +116,8 @@ async def serve(settings: Settings, served: ServedModel, application: ASGIApp) -
             await connections.close()
             server.should_exit = server.force_exit = True
             await serving
-            watching.cancel()
+            for task in watching:
+                task.cancel()
         log_event("ended")
 
 
@@ -136,8 +148,16 @@ async def _load(served: ServedModel, signals: Signals) -> bool:
         loading.cancel()
         return False
     loading.result()
-    log_event("ready", **served.facts())
+    log_event("ready", pid=os.getpid(), **served.facts())
     return True
+
+
+async def _watch_launcher(launcher: int | None, signals: Signals) -> None:
+    """Ask for a graceful shutdown when the launcher has ended. Nothing else would end the ranks."""
+    if launcher is not None:
+        await wait_until_closed(launcher)
+        log_event("the launcher has ended")
+        signals.first.set()
 
 
 async def _wait_for_signal(served: ServedModel, signals: Signals) -> None:
