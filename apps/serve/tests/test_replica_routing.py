@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import runpy
 import sys
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import Message, Receive, Scope, Send
 from tinyllm_cli.messages import USAGE, UsageError
-from tinyllm_serve import cli
+from tinyllm_serve import cli, replicas
 from tinyllm_serve.application import make_replica_endpoints
 from tinyllm_serve.metrics import labelled_metrics
 from tinyllm_serve.replicas.exchange import MAX_UNREAD, ReplicaRequest, exchange
@@ -105,6 +108,72 @@ def test_the_longest_known_prefix_decides_unless_its_replica_is_loaded() -> None
     assert sorted(places.rank([a, b], idle)) == ["first", "second", "third"]
     places.forget("first")
     assert places.rank([a, b], {"second": 1, "third": 0})[0] == "second"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The identity of a replica."""
+
+    unique_id: str
+
+
+@dataclass
+class Pending:
+    """A request that Ray routes."""
+
+    args: list[object]
+    future: asyncio.Future[object] = field(default_factory=asyncio.Future)
+    metadata: SimpleNamespace = field(
+        default_factory=lambda: SimpleNamespace(internal_request_id="one")
+    )
+    routing_context: SimpleNamespace = field(default_factory=SimpleNamespace)
+
+
+@pytest.fixture
+def router(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A router without requests, on stand-ins for Ray's classes."""
+
+    class Base:
+        pass
+
+    ray = {"RequestRouter": Base, "PendingRequest": Pending, "ReplicaID": Identity}
+    interface = ModuleType("ray.serve.request_router")
+    vars(interface).update(ray, RunningReplica=object)
+    for name in ("ray", "ray.serve"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, interface.__name__, interface)
+    path = Path(replicas.__file__).with_name("prefix_router.py")
+    made = runpy.run_path(str(path))["PrefixRouter"]()
+    made.initialize_state(slack=8)
+    return made
+
+
+@pytest.mark.parametrize("end", ["sent", "lost", "cancelled", "failed"])
+def test_a_request_that_is_no_longer_pending_is_not_counted(end: str, router: Any) -> None:
+    async def test() -> None:
+        candidates = [SimpleNamespace(replica_id=Identity(name)) for name in ("first", "second")]
+        request = Pending([ReplicaRequest("POST", "/", b"", (), b"", prefixes=(b"a",))])
+        for _ in range(2):  # Ray asks again while all replicas are full
+            await router.choose_replicas(candidates, request)
+            assert len(router._chosen) == 1
+        if end == "cancelled":
+            request.future.cancel()
+        elif end == "failed":
+            request.future.set_exception(ValueError("no"))
+            request.future.exception()
+        else:
+            request.future.set_result(candidates[0])
+        await asyncio.sleep(0)
+        assert not router._chosen
+        if end == "lost":  # Ray sends a request again after the loss of its replica
+            request.future = asyncio.Future()
+            await router.choose_replicas(candidates, request)
+            assert len(router._chosen) == 1
+            request.future.cancel()
+            await asyncio.sleep(0)
+            assert not router._chosen
+
+    asyncio.run(test())
 
 
 class Ready(Service):

@@ -38,8 +38,10 @@ class PrefixRouter(RequestRouter):
         if pending_request is not None and ranked:
             identity = pending_request.metadata.internal_request_id
             if identity not in self._chosen:
+                # Once it is done, the request is sent, and counted there, or has ended. Ray may
+                # send it again with a new future, for which this method is called again.
                 pending_request.future.add_done_callback(
-                    lambda future: self._chosen.pop(identity, None) if future.cancelled() else None
+                    lambda _future: self._chosen.pop(identity, None)
                 )
             self._chosen[identity] = ranked[0]
         return [[by_name[name]] for name in ranked]
@@ -59,7 +61,6 @@ class PrefixRouter(RequestRouter):
     ) -> None:
         """Record the replica of a request's prefixes."""
         super().on_request_routed(pending_request, replica_id, result)
-        self._chosen.pop(pending_request.metadata.internal_request_id, None)
         self._map.record(_prefixes(pending_request), replica_id.unique_id)
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
