@@ -41,7 +41,7 @@ class Driver:
         self._dropped: list[int] = []
         self._made = 0
         self._in_step = True
-        self._last: Result = None
+        self._unread: Result = None
 
     def __call__(
         self,
@@ -247,8 +247,10 @@ class Driver:
         self._in_step = False
         for channel in self._channels:
             channel.send(line)
-        # Wait for the previous pass, as `work` does. Nobody may have read its result.
-        mx.eval(result_arrays(self._last))
-        self._last = execute(self._model, {forward.cache: caches}, forward)
+        # MLX writes to caches in place only if no running pass reads them. Callers wait for scores,
+        # but may ignore hidden states.
+        mx.eval(result_arrays(self._unread))
+        result = execute(self._model, {forward.cache: caches}, forward)
+        self._unread = result if forward.output == "hidden" else None
         self._in_step = True
-        return self._last
+        return result
