@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tinyllm_serve import launcher
-from tinyllm_serve.launcher import is_closed, launcher_pipe, wait_until_closed
+from tinyllm_serve.ranks import launcher
+from tinyllm_serve.ranks.launcher import is_closed, launcher_pipe, wait_until_closed
 
 
 @pytest.fixture

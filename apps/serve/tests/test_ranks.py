@@ -20,7 +20,7 @@ from tinyllm_cli.messages import UsageError
 from tinyllm_kernels import BackendChoice
 from tinyllm_qwen import generate, load
 from tinyllm_qwen.testing import hybrid_checkpoint
-from tinyllm_serve.group import check_alone, joined
+from tinyllm_serve.ranks.group import check_alone, joined
 from tinyllm_serve.settings import Settings
 from tinyllm_serve.testing import Server
 

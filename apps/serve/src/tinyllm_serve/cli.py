@@ -10,13 +10,13 @@ from tinyllm_cli.messages import notice
 from tinyllm_cli.program import new_app, run_program
 
 from tinyllm_serve.errors import ServeError
-from tinyllm_serve.launcher import launcher_pipe
 from tinyllm_serve.options import REMEDIES
+from tinyllm_serve.ranks.launcher import launcher_pipe
 from tinyllm_serve.settings import Settings
 from tinyllm_serve.signals import ENDING, OF_TERMINAL
 
 if TYPE_CHECKING:
-    from tinyllm_serve.group import Group
+    from tinyllm_serve.ranks.group import Group
 
 _HELP = """Serve a Qwen model through OpenAI's and Anthropic's APIs. A small one, pico, is built in.
 
@@ -75,9 +75,9 @@ def run(settings: Settings) -> None:
         from tinyllm_serve.replicas.local_settings import prepare_environment
 
         prepare_environment()  # before anything imports Ray
-    from tinyllm_serve import group  # imports MLX, which --help does not need
     from tinyllm_serve.http.malloc import return_large_blocks
     from tinyllm_serve.json_log import configure_log
+    from tinyllm_serve.ranks import group  # imports MLX, which --help does not need
 
     configure_log()
     return_large_blocks()

@@ -14,7 +14,7 @@ from tinyllm_qwen.checkpoint.hub import resolve_local
 from tinyllm_serve.errors import ServeError
 from tinyllm_serve.http.connections import ConnectionLimits, Connections, allow_files
 from tinyllm_serve.json_log import log_event
-from tinyllm_serve.launcher import wait_until_closed
+from tinyllm_serve.ranks.launcher import wait_until_closed
 from tinyllm_serve.served_model import FAILURE_GRACE_SECONDS, ServedModel
 from tinyllm_serve.settings import DRAFT_HEAD, Settings
 from tinyllm_serve.signals import Signals

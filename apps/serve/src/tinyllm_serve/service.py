@@ -19,12 +19,12 @@ from tinyllm_qwen.config.generation import FILE_NAME
 from tinyllm_qwen.language_model import LanguageModel
 
 from tinyllm_serve.errors import ServeError
-from tinyllm_serve.group import CLOSE_TIMEOUT, Group
 from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.http.rate_limiter import RateLimiter
 from tinyllm_serve.metrics import Metrics
 from tinyllm_serve.options import json_option
 from tinyllm_serve.protocol.chat import TemplateVariables
+from tinyllm_serve.ranks.group import CLOSE_TIMEOUT, Group
 from tinyllm_serve.served_model import Fact, ServedModel, State
 from tinyllm_serve.settings import DRAFT_HEAD, Settings
 
