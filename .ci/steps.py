@@ -93,8 +93,7 @@ def table(nightly: bool) -> dict[str, Step]:
         ),
         "docs": Step(
             "uv run --isolated --only-group docs --locked zensical build --clean --strict\n"
-            "uv run --no-sync python tools/check_search.py site\n"
-            "uv run --no-sync python tools/check_signatures.py site"
+            "uv run --no-sync python tools/check_site.py site"
         ),
         # import contracts
         "contracts": Step("uv run --no-sync lint-imports"),

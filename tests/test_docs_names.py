@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from check_search import EXPECTED, found, main
+from check_site import EXPECTED, faults, found
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -80,17 +80,16 @@ def test_every_letter_of_a_shape_is_in_the_notation() -> None:
     assert used - known == set()
 
 
-def test_a_page_that_the_index_lacks_is_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_that_the_index_lacks_is_reported(tmp_path: Path) -> None:
     items = [
         {"location": f"{page}#part", "title": "A title", "text": f"<p>{term.upper()}</p>"}
         for term, page in EXPECTED.items()
     ]
-    for kept, code in ((items, 0), (items[1:], 1)):
+    (tmp_path / "api").mkdir()
+    (tmp_path / "api" / "page.html").touch()
+    for kept, wrong in ((items, []), (items[1:], ["prefill: expected engine.html in the index"])):
         (tmp_path / "search.json").write_text(json.dumps({"items": kept}))
-        assert main(tmp_path) == code
-    assert "prefill: expected engine.html" in capsys.readouterr().err
+        assert [each.partition(", got")[0] for each in faults(tmp_path)] == wrong
     assert found(items, "a title") == set(EXPECTED.values())
 
 

@@ -31,10 +31,8 @@ def run(folder: Path, tool: str, *options: str, path: str = "") -> tuple[int, st
     [
         ("random_checkpoint.py made --seed -1", "seed: expected 0 to 2^64 - 1, got -1"),
         ("replicas.py 3_replicas", "ROW: expected some of `serve`, 1 replica, 2 replicas, 2 rep"),
-        ("check_search.py", "usage: check_search.py SITE"),
-        ("check_search.py made", "made/search.json: expected the index of a built site, found no"),
-        ("check_signatures.py", "usage: check_signatures.py SITE"),
-        ("check_signatures.py made", "made: expected a built site, found no pages in api/"),
+        ("check_site.py", "usage: check_site.py SITE"),
+        ("check_site.py made", "made: expected a built site, found no search.json or no pages in"),
         ("pico/acceptance.py nosuch", "error: 'nosuch' is neither a folder here nor the name"),
         ("check_wheels.py", "uv is not on the PATH"),
         ("check_depend.py", "uv is not on the PATH"),
