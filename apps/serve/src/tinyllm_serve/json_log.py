@@ -101,7 +101,7 @@ def configure_log() -> None:
     warnings.showwarning = lambda message, *_place: _log.warning(str(message))
 
 
-def log_event(event: str, **fields: str | float | None) -> None:
+def log_event(event: str, **fields: str | int | float | None) -> None:
     """Log an event with all fields that are not None."""
     present = {name: value for name, value in fields.items() if value is not None}
     _log.info(event, extra={"fields": present})

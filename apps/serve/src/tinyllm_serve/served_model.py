@@ -9,7 +9,7 @@ from tinyllm_serve.http.errors import unavailable
 from tinyllm_serve.metrics import Metrics
 
 State = Literal["loading", "ready", "draining", "failed"]
-Fact = str | float | None
+Fact = str | int | float | None
 
 FAILURE_GRACE_SECONDS = 2.0
 """Seconds between a failure of the model and the end of the process.
