@@ -1,12 +1,16 @@
 """JSON schemas that clients write: accepted, or refused by the name of their field."""
 
+from functools import partial
 from typing import Any
 
 import httpx
 import pytest
 from tinyllm_engine.grammar.compiler import GrammarCompiler
+from tinyllm_engine.grammar.json_schema import MAX_NAMES
 from tinyllm_qwen import load
-from tinyllm_serve.generation.grammar import call_grammar
+from tinyllm_serve.generation.grammar import call_grammar, text_or_calls
+from tinyllm_serve.generation.prompt import CallFormat
+from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.protocol.tools import Function
 from tinyllm_serve.testing import Server
 
@@ -102,6 +106,16 @@ def test_an_error_of_a_schema_names_the_tool(
     assert path == MESSAGES or error["param"] == param
 
 
+@pytest.mark.parametrize("call_format", ["json", "xml"])
+def test_too_many_names_of_properties_are_an_error_of_the_tool(call_format: CallFormat) -> None:
+    key = {"propertyNames": {"enum": [f"k{number}" for number in range(MAX_NAMES + 1)]}}
+    function = Function(name="one", parameters=parameters(key), strict=True)
+    for make in (text_or_calls, partial(call_grammar, several=False)):
+        with pytest.raises(ApiError, match=r"^second: expected at most 1,024 names") as caught:
+            make([Function(name="two"), function], call_format=call_format, fields=["", "second"])
+        assert (caught.value.status, caught.value.param) == (400, "second")
+
+
 def test_an_error_of_a_format_beside_tools_names_the_format(scripted: Server) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": UNIQUE}}
     fields = {"tools": [tool(CHAT, "one", GOOD)], "response_format": form}
@@ -116,6 +130,22 @@ def test_an_error_of_a_parameter_in_the_xml_format_names_the_tool() -> None:
     tokenizer = load("pico")[1]
     with pytest.raises(ValueError, match=r"^second: expected keywords .* got uniqueItems: "):
         GrammarCompiler(tokenizer, tokenizer.vocab_size).compile(grammar)
+
+
+def test_an_error_in_the_xml_format_names_the_keyword_of_the_schema() -> None:
+    values = {"additionalProperties": {"type": "integer"}}
+    schema = {"type": "object", "propertyNames": {"enum": ["a"]}, **values}
+    function = Function(name="f", parameters=schema)
+    with pytest.raises(ApiError, match="f: propertyNames: expected parameters in properties"):
+        call_grammar([function], several=False, call_format="xml")
+
+
+def test_options_of_llguidance_in_a_parameter_of_the_xml_format_are_kept() -> None:
+    options = {"whitespace_flexible": False}
+    either = {"type": "object", "x-guidance": options, "oneOf": [{"type": "object"}]}
+    function = Function(name="f", parameters={"type": "object", "properties": {"a": either}})
+    text = call_grammar([function], several=False, call_format="xml").text
+    assert '"x-guidance": {"whitespace_flexible": false, "coerce_one_of": true}' in text
 
 
 def test_options_of_llguidance_beside_parameters_are_kept() -> None:

@@ -27,7 +27,14 @@ KINDS = {
     for kind in ("a", "b")
 }
 BRANCHES = {"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}], "$defs": KINDS}
-KEY = {"$defs": {"Key": {"enum": ["a", "b"], "title": "Key", "type": "string"}}}
+KEY = {
+    "$defs": {
+        "Key": {"enum": ["a", "b"], "title": "Key", "type": "string"},
+        "Same": {"$ref": "#/$defs/Key", "description": "another name"},
+        "Path": {"type": "string", "format": "path"},
+        "Loop": {"$ref": "#/$defs/Loop"},
+    }
+}
 REQUIRED = {
     "type": "object",
     "properties": {"x": {"const": 1}, "y": {"const": 2}},
@@ -67,6 +74,12 @@ def allows(pico: tuple[Qwen, Tokenizer]) -> Callable[[dict[str, Any], str], bool
         (INTEGERS | {"propertyNames": {"pattern": "^a+$"}}, '{"aa":1}', '{"ab":1}'),
         (INTEGERS | {"propertyNames": {"$ref": "#/$defs/Key"}} | KEY, '{"b":1}', '{"c":1}'),
         (
+            INTEGERS | {"propertyNames": {"$ref": "#/$defs/Same", "title": "k"}} | KEY,
+            "{}",
+            '{"c":1}',
+        ),
+        (INTEGERS | {"propertyNames": {"$ref": "#/$defs/Path"}} | KEY, '{"c":1}', '{"c":"d"}'),
+        (
             INTEGERS | {"propertyNames": {"enum": ["a"]}, "properties": {"a": {}, "b": {}}},
             '{"a":"text"}',
             '{"b":1}',
@@ -90,6 +103,7 @@ def test_keywords_that_restrict_nothing_or_can_be_expressed_are_accepted(
         ({"type": "array", "uniqueItems": True}, "uniqueItems"),
         (INTEGERS | {"propertyNames": {"minLength": 2}}, "propertyNames"),
         (INTEGERS | {"propertyNames": {"$ref": "#/$defs/None"}}, "propertyNames"),
+        (INTEGERS | {"propertyNames": {"$ref": "#/$defs/Loop"}} | KEY, "propertyNames"),
         ({"items": {"not": {"const": 1}}}, "not"),
     ],
 )
@@ -101,12 +115,31 @@ def test_other_keywords_are_refused_with_a_remedy(
         allows(schema, "[]")
 
 
-def test_a_valid_pattern_that_cannot_be_enforced_is_not_called_invalid(
-    allows: Callable[[dict[str, Any], str], bool],
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "pattern": "^(?=a)b$"},  # of zod's emoji
+        {"type": "object", "properties": {"a": {}}, "maxProperties": 1},
+        {"patternProperties": {"^a": {}}, "propertyNames": {"pattern": "^[a-z]+$"}},
+    ],
+    ids=["pattern", "maxProperties", "propertyNames"],
+)
+def test_a_valid_schema_that_cannot_be_enforced_is_not_called_invalid(
+    allows: Callable[[dict[str, Any], str], bool], schema: dict[str, Any]
 ) -> None:
-    """A pattern of zod's emoji looks ahead."""
     with pytest.raises(ValueError, match=r"^grammar: expected a json_schema that can be enforced"):
-        allows({"type": "string", "pattern": "^(?=a)b$"}, "[]")
+        allows(schema, "[]")
+
+
+@pytest.mark.parametrize(
+    "grammar", [Grammar.regex("(is not supported"), Grammar.lark('start: "is not supported" foo')]
+)
+def test_a_grammar_is_not_taken_for_the_reason_against_it(
+    pico: tuple[Qwen, Tokenizer], grammar: Grammar
+) -> None:
+    tokenizer = pico[1]
+    with pytest.raises(ValueError, match=r"^grammar: not a valid (regex|lark): "):
+        GrammarCompiler(tokenizer, tokenizer.vocab_size).compile(grammar)
 
 
 def test_names_in_property_names_are_limited() -> None:

@@ -10,6 +10,7 @@ from tinyllm_serve.generation.parameter_types import Schema
 from tinyllm_serve.generation.prompt import CallFormat, Prompt
 from tinyllm_serve.generation.tool_calls import CALL_CLOSE, CALL_OPEN
 from tinyllm_serve.generation.xml_grammar import xml_bodies
+from tinyllm_serve.http.errors import ApiError
 from tinyllm_serve.protocol.chat import ChatRequest
 from tinyllm_serve.protocol.output_format import (
     JsonObjectFormat,
@@ -95,7 +96,8 @@ def call_grammar(
     are the names of their schemas in errors.
     """
     calls = r'call ("\n" call)*' if several else "call"
-    bodies = _BODIES[call_format]([(function, _parameters(function)) for function in functions])
+    schemas = _schemas(functions, fields)
+    bodies = _BODIES[call_format]([*zip(functions, schemas, strict=True)])
     return _grammar(fields, f"start: {calls}", f"call: {json.dumps(CALL_OPEN)} body", *bodies)
 
 
@@ -108,9 +110,10 @@ def text_or_calls(
     functions are any object. `functions` must not be empty. `fields` are the names of their schemas
     in errors.
     """
-    bodies = _BODIES[call_format](
-        [(each, _parameters(each) if each.strict else {}) for each in functions]
+    schemas = _schemas(
+        [each if each.strict else Function(name=each.name) for each in functions], fields
     )
+    bodies = _BODIES[call_format]([*zip(functions, schemas, strict=True)])
     return _grammar(
         fields,
         "start: (before body)* REST?",
@@ -120,8 +123,20 @@ def text_or_calls(
     )
 
 
-def _parameters(function: Function) -> Schema:
-    return enforceable_schema(function.parameters or {})
+def _schemas(functions: Sequence[Function], fields: Sequence[str]) -> list[Schema]:
+    """Return the schemas of the parameters of functions.
+
+    Raises:
+        ApiError: 400 with the field of a schema that cannot be converted.
+    """
+    schemas: list[Schema] = []
+    for index, function in enumerate(functions):
+        try:
+            schemas.append(enforceable_schema(function.parameters or {}))
+        except ValueError as error:
+            field = fields[index] if fields else "tools"
+            raise ApiError(400, f"{field}: {error}", param=field) from None
+    return schemas
 
 
 def _grammar(fields: Sequence[str], *rules: str) -> Grammar:

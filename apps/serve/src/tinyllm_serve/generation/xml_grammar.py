@@ -63,7 +63,9 @@ def _call(name: str, function: Function, schema: Schema, steps: Steps) -> Iterat
     """Yield the rules of the parameters of a function, then the rule of its calls."""
     arguments = arguments_of(schema, steps)
     for keyword in sorted(arguments.keys() & _OBJECT_KEYWORDS):
-        raise _refusal(f"{function.name}: {keyword}: expected parameters in properties")
+        was_converted = keyword == "allOf" and "propertyNames" in (function.parameters or {})
+        given = "propertyNames" if was_converted else keyword
+        raise _refusal(f"{function.name}: {given}: expected parameters in properties")
     declared, listed = arguments.get("properties"), arguments.get("required")
     properties = declared if isinstance(declared, Mapping) else {}
     required = set(map(str, listed)) if isinstance(listed, list) else set()
@@ -125,8 +127,9 @@ def _alternative(
 def _json(schema: Schema, root: Schema, steps: Steps) -> str:
     """Return the expression of a value that is written as JSON."""
     shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
-    options = {"x-guidance": {"coerce_one_of": True}}
-    rule = f"%json {json.dumps({**shared, **options, **schema})} {_CLOSING}"
+    given = schema.get("x-guidance")
+    options = {**(given if isinstance(given, Mapping) else {}), "coerce_one_of": True}
+    rule = f"%json {json.dumps({**shared, **schema, 'x-guidance': options})} {_CLOSING}"
     steps.take(len(rule) // STEP)
     return rule
 

@@ -35,6 +35,11 @@ _MAX_REASON = 500
 _UNIMPLEMENTED = re.compile(r"Unimplemented keys: \[(.{1,500})\]")
 """The reason of llguidance for keywords that it does not implement."""
 
+_UNENFORCED = re.compile(
+    r"^\S.*(?: is not supported| are not disjoint|only supported when .*)$", re.MULTILINE
+)
+"""The line of a reason for what is valid, but not implemented. Indented lines quote the grammar."""
+
 
 class CompiledGrammar:
     """A grammar in the form that makes constraints. Threads can share it.
@@ -146,7 +151,7 @@ def _invalid(grammar: Grammar, reason: str) -> ValueError:
         )
     if len(reason) > _MAX_REASON:
         reason = f"{reason[:_MAX_REASON]} ..."
-    if "not supported" in reason:  # look-around in a pattern, for example
+    if _UNENFORCED.search(reason):
         return ValueError(
             f"{grammar.name}: expected a {grammar.kind} that can be enforced, got another one: "
             f"simplify it: {reason}"

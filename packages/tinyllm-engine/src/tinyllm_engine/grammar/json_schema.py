@@ -74,16 +74,20 @@ class _Conversion:
 
         The result is empty if all names conform, and None if other keywords cannot express it.
         """
-        if names is True:
-            return {}
-        if not isinstance(names, dict):
-            return None
-        if "$ref" in names:  # an Enum of pydantic
-            found = self._definition(names["$ref"])
-            names = names if found is None or len(names) > 1 else found
-        rules = {key: value for key, value in names.items() if key not in _ANNOTATIONS}
+        followed = set[str]()
+        while isinstance(names, dict):
+            rules = {key: value for key, value in names.items() if key not in _ANNOTATIONS}
+            reference = str(rules.get("$ref"))
+            if len(rules) != 1 or "$ref" not in rules or reference in followed:
+                break
+            followed.add(reference)
+            names = self._definition(reference)  # an Enum of pydantic
+        else:
+            return {} if names is True else None
         if rules.get("type") == "string":
             del rules["type"]
+        if isinstance(form := rules.get("format"), str) and form not in FORMATS:
+            del rules["format"]
         match rules:
             case {"enum": list(listed)} if len(rules) == 1:
                 return self._only(listed)
@@ -103,11 +107,10 @@ class _Conversion:
         properties = {name: True for name in names if isinstance(name, str)}
         return {"properties": properties, "additionalProperties": False}
 
-    def _definition(self, reference: object) -> dict[str, object] | None:
+    def _definition(self, reference: str) -> object:
         """Return the definition that a reference names, or None if there is none of this name."""
         for keyword in ("$defs", "definitions"):
             definitions, prefix = self._root.get(keyword), f"#/{keyword}/"
-            if isinstance(definitions, dict) and str(reference).startswith(prefix):
-                found = definitions.get(str(reference).removeprefix(prefix))
-                return found if isinstance(found, dict) else None
+            if isinstance(definitions, dict) and reference.startswith(prefix):
+                return definitions.get(reference.removeprefix(prefix))
         return None

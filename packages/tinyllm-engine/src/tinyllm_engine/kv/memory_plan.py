@@ -78,8 +78,8 @@ def plan_memory(
 
     Raises:
         MemorySettingError: if the memory is too little for one page and the states of one request,
-            or for the snapshots that the settings ask for, or if it is more than a CPU has free. By
-            default, if a CPU has too little free for 1,024 tokens and the states of one request.
+            or for the snapshots that the settings ask for, or if it is more than is free. By
+            default, if too little is free for 1,024 tokens and the states of one request.
         ValueError: if the model has no attention layer.
     """
     if not page_bytes:
