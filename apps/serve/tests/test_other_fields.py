@@ -1,10 +1,15 @@
 """Fields of other servers: neutral values are accepted, and others refused with a remedy."""
 
+import re
 from typing import Any
 
 import httpx
 import pytest
+from tinyllm_serve.protocol.base import Strict
+from tinyllm_serve.protocol.chat import ChatRequest
+from tinyllm_serve.protocol.completions import CompletionRequest
 from tinyllm_serve.protocol.other_fields import NEUTRAL_VALUES, OTHER_NAMES
+from tinyllm_serve.protocol.responses import ResponseRequest
 from tinyllm_serve.testing import Server
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
@@ -68,6 +73,16 @@ def test_the_remedy_is_that_of_the_endpoint(
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, name)
     assert remedy in error["message"]
+
+
+@pytest.mark.parametrize("model", [ChatRequest, CompletionRequest, ResponseRequest])
+def test_a_remedy_names_a_field_of_the_endpoint_or_another_endpoint(model: type[Strict]) -> None:
+    fields = {info.alias or name for name, info in model.model_fields.items()}
+    for name, reason in model.unsupported.items():
+        if "/v1/" not in reason:
+            pairs = re.findall(r"\b(?:use|or)(?: use)? ([a-z_]+)(?: of ([a-z_]+))?", reason)
+            used = {outer or field for field, outer in pairs}
+            assert used <= fields, (name, reason)
 
 
 def test_special_tokens_are_added_to_embedded_texts_and_to_no_prompt(scripted: Server) -> None:

@@ -14,7 +14,7 @@ from tinyllm_serve.protocol.base import (
     UsageBody,
     expect,
 )
-from tinyllm_serve.protocol.other_fields import NEUTRAL_VALUES, OTHER_NAMES
+from tinyllm_serve.protocol.other_fields import COMPLETION_NAMES, NEUTRAL_VALUES
 from tinyllm_serve.protocol.sampling import SamplingFields
 
 MAX_PROMPTS = 128
@@ -36,7 +36,7 @@ class CompletionRequest(SamplingFields):
     """One or more texts for the model to continue."""
 
     unsupported: ClassVar[Mapping[str, str]] = {
-        **OTHER_NAMES,
+        **COMPLETION_NAMES,
         "max_completion_tokens": "unknown here: use max_tokens",
         "messages": "unknown here: use prompt, or /v1/chat/completions",
         "top_logprobs": "unknown here: use logprobs, which is a number here",

@@ -22,9 +22,7 @@ _TEMPLATE = (
     "the operator sets the template, as chat_template.jinja in the folder of the model: leave it "
     "out, or use chat_template_kwargs"
 )
-_BIAS = (
-    "unknown here: use logit_bias of completions, where -100 forbids a token; /tokenize has the ids"
-)
+_BIAS = "unknown here: use logit_bias of /v1/chat/completions, where -100 forbids a token"
 _FUSE = "leave it out: the operator fuses an adapter with the checkpoint"
 _TEXT_ALONE = "the model reads and writes text alone: leave it out"
 _IDS = "unknown here: /tokenize has the ids of a text"
@@ -44,7 +42,7 @@ _ROWS: tuple[tuple[str, str, tuple[object, ...]], ...] = (
     ("chat_template", _TEMPLATE, ()),
     ("request_id", "unknown here: send it as the header X-Request-Id, for the server's log", ()),
     ("thinking_token_budget", _THINKING, (-1,)),
-    ("prompt_embeds", "unknown here: send texts or tokens as prompt", ()),
+    ("prompt_embeds", "unknown here: send texts or tokens as prompt of /v1/completions", ()),
     ("media_io_kwargs mm_processor_kwargs", _TEXT_ALONE, ({},)),
     ("ec_transfer_params kv_transfer_params vllm_xargs", _NO_SETTING, ({},)),
     ("repetition_detection truncation_side watermarking", _NO_SETTING, ()),
@@ -108,7 +106,7 @@ _ROWS: tuple[tuple[str, str, tuple[object, ...]], ...] = (
     ("functions", "unknown here: use tools", ([],)),
     ("prediction", "leave it out: --num-speculative-tokens of serve drafts from the text", ()),
     ("audio", _TEXT_ALONE, ()),
-    ("web_search_options", "this server searches nothing: leave it out, or offer a function", ()),
+    ("web_search_options", "this server searches nothing: leave it out; functions can search", ()),
     (
         "truncation",
         "expected disabled: a prompt that is too long is refused, so shorten it",
@@ -122,6 +120,33 @@ OTHER_NAMES: Mapping[str, str] = {
     name: remedy for names, remedy, _ in _ROWS for name in names.split()
 }
 """Fields of other servers, each with what to do here instead."""
+
+_NO_TEMPLATE = "no template is applied here: leave it out"
+
+COMPLETION_NAMES: Mapping[str, str] = {
+    **OTHER_NAMES,
+    **dict.fromkeys(("chat_template", "raw", "template"), _NO_TEMPLATE),
+    **dict.fromkeys(("function_call", "functions"), "unknown here: /v1/chat/completions has tools"),
+    "logprob_token_ids": "unknown here: use logprobs",
+    "session_id": _NO_SETTING,
+    "system": "unknown here: write it into the prompt, or use /v1/chat/completions",
+}
+"""The remedies in `/v1/completions`."""
+
+_RESPONSE_FORMAT = (
+    "unknown here: use structured_outputs, which has json, regex, choice and grammar (Lark), or "
+    "text.format"
+)
+
+RESPONSE_NAMES: Mapping[str, str] = {
+    name: _RESPONSE_FORMAT if remedy == _FORMAT else remedy for name, remedy in OTHER_NAMES.items()
+} | {
+    "allowed_token_ids": "unknown here: use structured_outputs",
+    "chat_template": _OPERATOR,
+    "template": _OPERATOR,
+    "timings_per_token": "unknown here: /metrics has times",
+}
+"""The remedies in `/v1/responses`."""
 
 NEUTRAL_VALUES: NeutralValues = {
     name: neutral for names, _, neutral in _ROWS for name in names.split()

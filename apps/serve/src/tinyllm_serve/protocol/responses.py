@@ -29,7 +29,7 @@ from tinyllm_serve.protocol.messages import (
     count_images,
     text_of,
 )
-from tinyllm_serve.protocol.other_fields import NEUTRAL_VALUES, OTHER_NAMES
+from tinyllm_serve.protocol.other_fields import NEUTRAL_VALUES, RESPONSE_NAMES
 from tinyllm_serve.protocol.output_format import (
     JsonObjectFormat,
     NamedSchema,
@@ -244,7 +244,7 @@ class InputTokensRequest(Strict):
     """A conversation whose prompt is counted."""
 
     unsupported: ClassVar[Mapping[str, str]] = {
-        **OTHER_NAMES,
+        **RESPONSE_NAMES,
         "previous_response_id": _NOT_STORED,
         "conversation": _NOT_STORED,
         "prompt": "prompts are not stored here: send instructions and input",
