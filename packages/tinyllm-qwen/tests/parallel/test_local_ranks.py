@@ -27,3 +27,17 @@ def test_ranks_on_one_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) 
     assert local_ranks(Neighbors()) == LocalRanks((0, 1, 3), 5)
     monkeypatch.setattr(module, "free_memory", lambda: -5)  # beyond the limit of a control group
     assert local_ranks(Neighbors()).free == 0
+
+
+def test_ranks_with_a_gpu_each_share_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    machines = []
+
+    class Recorded(Neighbors):
+        def all_gather(self, part: mx.array) -> mx.array:
+            machines.append(part[:8].tolist())
+            return super().all_gather(part)
+
+    for device in ({"uuid": "GPU-0"}, {"uuid": "GPU-1"}, {"architecture": "x86_64"}):
+        monkeypatch.setattr(mx, "device_info", lambda device=device: device)
+        local_ranks(Recorded())
+    assert len({str(machine) for machine in machines}) == 3

@@ -1,4 +1,4 @@
-"""The ranks that run on one machine and share its memory."""
+"""The ranks that share the memory of a machine, or of a GPU."""
 
 import socket
 import uuid
@@ -18,7 +18,7 @@ _NUMBER_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class LocalRanks:
-    """The ranks on the machine of this process.
+    """The ranks that share the memory of this process: of its machine, or of its GPU.
 
     Attributes:
         ranks: their numbers, ascending, with the number of this process.
@@ -30,8 +30,9 @@ class LocalRanks:
 
 
 def local_ranks(ranks: Communicator) -> LocalRanks:
-    """Find the ranks on this machine. All ranks must call this function at the same time."""
-    machine = blake2b(machine_name().encode(), digest_size=_NUMBER_BYTES).digest()
+    """Find the ranks that share memory. All ranks must call this function at the same time."""
+    memory = f"{machine_name()} {mx.device_info().get('uuid')}"  # a GPU of NVIDIA has its own
+    machine = blake2b(memory.encode(), digest_size=_NUMBER_BYTES).digest()
     found = exchanged(ranks, machine + max(0, free_memory()).to_bytes(_NUMBER_BYTES))
     same_machine = {rank: data for rank, data in enumerate(found) if data.startswith(machine)}
     free = min(int.from_bytes(data[_NUMBER_BYTES:]) for data in same_machine.values())
