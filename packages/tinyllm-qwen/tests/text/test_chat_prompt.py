@@ -2,13 +2,14 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tinyllm_qwen.errors import TemplateError, TextTooLongError
-from tinyllm_qwen.text.chat_template import ChatTemplate
+from tinyllm_qwen.text.chat_template import ChatTemplate, Message
 from tinyllm_qwen.text.tokenizer import Tokenizer
 
 QWEN3_FOLDER = Path(__file__).parents[1] / "goldens" / "qwen3"
@@ -231,8 +232,28 @@ def test_an_argument_of_hugging_face_without_effect_is_refused(
 
 def test_an_argument_of_hugging_face_that_holds_is_no_variable_of_the_template() -> None:
     tokenizer = with_template("{{ tokenize is defined }} {{ padding is defined }} {{ own }}")
-    ids = tokenizer.apply_chat_template(HELLO, tokenize=True, padding=False, own=3)
-    assert shown(tokenizer, ids) == "False False 3"
+    for unset in (False, None):
+        ids = tokenizer.apply_chat_template(HELLO, tokenize=True, padding=unset, own=3)
+        assert shown(tokenizer, ids) == "False False 3"
+
+
+def test_an_array_as_an_argument_without_effect_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^max_length: expected None, got "):
+        TOKENIZER.apply_chat_template(HELLO, max_length=np.zeros(2))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_messages_of_a_generator_are_read_once() -> None:
+    tokenizer = with_template("{{ messages[0].content }}")
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    with pytest.raises(TemplateError, match=r"^tools: expected none"):
+        tokenizer.apply_chat_template(cast("list[Message]", iter(HELLO)), tools=[tool])
+
+
+def test_a_part_without_its_list_is_refused() -> None:
+    message = {"role": "user", "content": {"type": "text", "text": "a"}}
+    with pytest.raises(ValueError, match=r"^messages\[0\].content: expected a text or a list"):
+        TOKENIZER.apply_chat_template([message])
 
 
 @pytest.mark.parametrize("role", ["system", "user", "assistant", "tool"])

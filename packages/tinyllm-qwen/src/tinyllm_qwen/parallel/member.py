@@ -247,11 +247,11 @@ def _join_timeout() -> Iterator[None]:
     comes through a pipe.
     """
     rank = next((number for name in _RANK_VARIABLES if (number := os.environ.get(name))), "?")
-    line = (
-        f"rank {rank}: the other ranks did not join within {JOIN_TIMEOUT} s: are all started, with "
-        "the same MLX_HOSTFILE?\n"
-    )
-    command = [sys.executable, "-ISc", _TIMEOUT_WRITER, line]
+    line = f"rank {rank}: the other ranks did not join within {JOIN_TIMEOUT} s: are all started"
+    line += ", with the same MLX_HOSTFILE?\n" if os.environ.get("MLX_HOSTFILE") else "?\n"
+    # A program that embeds Python may have no executable. `cat` reads the traceback and is silent.
+    writer_program = [sys.executable, "-ISc", _TIMEOUT_WRITER, line]
+    command = writer_program if sys.executable else ["sh", "-c", "cat > /dev/null"]
     # In a session of its own, the second process gets no Ctrl-C of the terminal.
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as writer:
         assert writer.stdin is not None

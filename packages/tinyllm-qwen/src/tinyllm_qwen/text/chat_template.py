@@ -44,6 +44,11 @@ def text_messages(messages: Sequence[Message]) -> list[Message]:
             name = f"messages[{index}].content"
             texts = [_text(part, f"{name}[{number}]") for number, part in enumerate(content)]
             turns.append({**message, "content": "".join(texts)})
+        elif isinstance(content, Mapping):
+            raise ValueError(
+                f"messages[{index}].content: expected a text or a list of parts, got "
+                f"{show(content)}: write [{show(content)}]"
+            )
         else:
             turns.append(message)
     return turns

@@ -281,8 +281,10 @@ class Tokenizer:
             TemplateError: also if the template ignores `tools`.
         """
         for name, (expected, remedy) in _OTHER_ARGUMENTS.items():
-            if (value := variables.pop(name, expected)) != expected:
+            value = variables.pop(name, None)
+            if value is not None and value is not expected:
                 raise ValueError(f"{name}: expected {expected}, got {show(value)}: {remedy}")
+        messages = text_messages(messages)  # may be rendered twice
 
         def render(tools: Sequence[dict[str, object]] | None) -> ChatPrompt:
             return self.chat_prompt(
