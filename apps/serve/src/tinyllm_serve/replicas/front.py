@@ -153,14 +153,17 @@ async def _pass_on(
                     first, latest = first or sent, sent
                 await send(message)
     except (RayError, RayServeException) as error:
+        refusal = _as_api_error(error)
         if not isinstance(error, BackPressureError):
-            _log.warning("a replica has failed", extra={"fields": {"error": type(error).__name__}})
+            facts = {"id": scope["state"]["request_id"], "error": type(error).__name__}
+            _log.warning("a replica has failed", extra={"fields": facts})
         if start is None:
-            raise _as_api_error(error) from error
+            raise refusal from error
+        scope["state"]["log_fields"]["code"] = refusal.code
         kind = Headers(raw=start["headers"]).get("content-type", "")
         if not kind.startswith("text/event-stream"):
             raise  # a partial response cannot report an error, so the connection is closed
-        end = lost_stream_end(_as_api_error(error), scope, first, latest)
+        end = lost_stream_end(refusal, scope, first, latest)
         await send({"type": "http.response.body", "body": end, "more_body": False})
 
 

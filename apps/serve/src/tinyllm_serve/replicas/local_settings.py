@@ -15,6 +15,8 @@ _VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",  # Ray would send reports to its developers
     # Ray would upload the folder in which `uv run` was called, and build an environment there.
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    # During shutdown, the cancelled requests would start a second Ray, with its default settings.
+    "RAY_ENABLE_AUTO_CONNECT": "0",
     "RAY_AUTH_MODE": "token",  # Ray's ports require the token in ~/.ray/auth_token
     "RAY_worker_niceness": "0",  # replicas would yield to every other process of this machine
     # If clusters of machines are not allowed, Ray's processes listen on the loopback address alone.
