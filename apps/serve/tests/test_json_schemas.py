@@ -134,7 +134,7 @@ def test_an_error_of_a_parameter_in_the_xml_format_names_the_tool() -> None:
 
 def test_an_error_in_the_xml_format_names_the_keyword_of_the_schema() -> None:
     values = {"additionalProperties": {"type": "integer"}}
-    schema = {"type": "object", "propertyNames": {"enum": ["a"]}, **values}
+    schema: dict[str, object] = {"type": "object", "propertyNames": {"enum": ["a"]}, **values}
     function = Function(name="f", parameters=schema)
     with pytest.raises(ApiError, match="f: propertyNames: expected parameters in properties"):
         call_grammar([function], several=False, call_format="xml")

@@ -245,7 +245,7 @@ def test_an_array_as_an_argument_without_effect_is_refused() -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_messages_of_a_generator_are_read_once() -> None:
     tokenizer = with_template("{{ messages[0].content }}")
-    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    tool: dict[str, object] = {"type": "function", "function": {"name": "f", "parameters": {}}}
     with pytest.raises(TemplateError, match=r"^tools: expected none"):
         tokenizer.apply_chat_template(cast("list[Message]", iter(HELLO)), tools=[tool])
 
