@@ -40,6 +40,11 @@ def copies(endless: Path) -> Iterator[Server]:
         yield server
 
 
+def one_replica(model: Path) -> tuple[str, ...]:
+    """Return the options of a server with one replica."""
+    return ("--model", str(model), "--ray", "--replicas", "1", "--kv-cache-memory", "0.05")
+
+
 def chat_body(text: str, **fields: object) -> dict[str, object]:
     return {"messages": [{"role": "user", "content": text}], "temperature": 0, **fields}
 
@@ -328,9 +333,23 @@ def test_sigterm_finishes_running_requests_and_leaves_no_process(copies: Server)
         time.sleep(0.1)
 
 
+def test_a_stream_beyond_the_grace_period_is_told_of_the_end(endless: Path) -> None:
+    with Server(*one_replica(endless), "--timeout-graceful-shutdown", "1", ready=False) as server:
+        server.wait_for("ready", 300.0)
+        body = chat_body("go on", stream=True, max_tokens=50_000)
+        with httpx.stream("POST", server.url + CHAT, json=body, timeout=60) as stream:
+            lines = stream.iter_lines()
+            next(events(lines))
+            server.process.send_signal(signal.SIGTERM)
+            *_, error, _, end, _ = lines
+        assert "the server is shutting down" in error
+        assert end == "data: [DONE]"
+        assert server.wait() == 0
+        assert not any("Started a local Ray instance" in str(entry) for entry in server.log())
+
+
 def test_the_server_ends_if_ray_does(endless: Path) -> None:
-    options = ("--model", str(endless), "--ray", "--replicas", "1", "--kv-cache-memory", "0.05")
-    with Server(*options, ready=False) as server:
+    with Server(*one_replica(endless), ready=False) as server:
         server.wait_for("ready", 300.0)
         (raylet,) = (pid for pid, name in ray_processes(server).items() if "raylet/raylet" in name)
         os.kill(raylet, signal.SIGKILL)

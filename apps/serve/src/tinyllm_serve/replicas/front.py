@@ -152,9 +152,9 @@ async def _pass_on(
                 if not sent.startswith(b":"):  # comments are no events
                     first, latest = first or sent, sent
                 await send(message)
-    except (RayError, RayServeException) as error:
-        refusal = _as_api_error(error)
-        if not isinstance(error, BackPressureError):
+    except (ApiError, RayError, RayServeException) as error:
+        refusal = error if isinstance(error, ApiError) else _as_api_error(error)
+        if not isinstance(error, ApiError | BackPressureError):
             facts = {"id": scope["state"]["request_id"], "error": type(error).__name__}
             _log.warning("a replica has failed", extra={"fields": facts})
         if start is None:

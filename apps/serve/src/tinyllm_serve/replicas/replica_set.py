@@ -35,6 +35,9 @@ CHECK_SECONDS = 2.0
 CHECK_TIMEOUT = 15.0
 """Seconds that a check may take: without its gcs_server, Ray ends this process after 60."""
 
+CANCEL_TIMEOUT = 2.0
+"""Seconds in which cancelled requests must end, before Ray is stopped."""
+
 METRICS_TIMEOUT = 5.0
 """Seconds after which the metrics of replicas are left out, because one of them gives no answer."""
 
@@ -55,8 +58,9 @@ class ReplicaSet(ServedModel):
         self._handle: DeploymentHandle | None = None
         self._logs: str | None = None
         self._running = 0  # replicas that take requests
+        self._answers: set[DeploymentResponseGenerator] = set()  # in progress
         self._unanswered: set[DeploymentResponseGenerator] = set()
-        self._in_progress = 0
+        self._is_closing = False
         self._owner = ThreadPoolExecutor(1, thread_name_prefix="ray")
         self._idle = asyncio.Event()
         self._idle.set()
@@ -121,7 +125,12 @@ class ReplicaSet(ServedModel):
         await self._idle.wait()
 
     async def close(self) -> None:
-        """Stop Ray."""
+        """End the requests in progress, whose clients are told so, and stop Ray."""
+        self._is_closing = True
+        for answer in list(self._answers):
+            _cancel(answer)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), CANCEL_TIMEOUT)
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._owner, stop_cluster)
 
@@ -131,24 +140,28 @@ class ReplicaSet(ServedModel):
         Closing the generator cancels the request.
 
         Raises:
-            ApiError: if no requests are accepted.
+            ApiError: if no requests are accepted, or the server ends before the answer.
             RayError, RayServeException: if the replica is lost, or all replicas are full.
         """
         self.check_ready()
         assert self._handle is not None  # set before the state is "ready"
         answer = self._handle.options(method_name="respond", stream=True).remote(request)
         del request  # with its body: the answer may take minutes
-        self._in_progress += 1
         self._idle.clear()
+        self._answers.add(answer)
         self._unanswered.add(answer)
         try:
             async for message in answer:
                 self._unanswered.discard(answer)
                 yield cast("Message | RequestSummary", message)
+        except (RayError, RayServeException):
+            if self._is_closing:
+                raise unavailable("the server is shutting down") from None
+            raise
         finally:
             self._unanswered.discard(answer)
-            self._in_progress -= 1
-            if not self._in_progress:
+            self._answers.discard(answer)
+            if not self._answers:
                 self._idle.set()
             _cancel(answer)
 
