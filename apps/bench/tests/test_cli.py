@@ -38,7 +38,7 @@ def test_a_command_measures_one_part(bench: Bench) -> None:
         assert {row["what"] == "model" for row in rows} == {has_model}
 
 
-@pytest.mark.parametrize("option", ["--shape qwen3-0.6b", "--shape pico", "--json"])
+@pytest.mark.parametrize("option", ["--shape qwen3-0.6b", "--shape pico", "--json", "--only x"])
 def test_options_before_a_command_are_refused(bench: Bench, option: str) -> None:
     code, _, err = bench(f"{option} engine")  # pico is the default
     message = f"{option.split(maxsplit=1)[0]}: expected after `engine`, got it before"

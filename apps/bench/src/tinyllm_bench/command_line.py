@@ -41,7 +41,6 @@ def command(
 
     def invoke(**values: Any) -> int:
         context = values.get("context_")
-        chosen = options(**{n: value for n, value in values.items() if n in hints}, **given)
         if context is not None and context.invoked_subcommand is not None:
             for each in context.command.params:
                 source = context.get_parameter_source(each.name)
@@ -49,7 +48,7 @@ def command(
                     after = f"expected after `{context.invoked_subcommand}`"
                     raise UsageError(f"{each.opts[0]}: {after}, got it before")
             return 0
-        return run(chosen)
+        return run(options(**{n: value for n, value in values.items() if n in hints}, **given))
 
     assert is_dataclass(options)
     chosen = [each for each in fields(options) if each.name not in {*given, *without}]
