@@ -7,7 +7,7 @@ stays a string, but `Float[mx.array, "O"]` would lose its quotes. zensical.toml 
 from griffe import Attribute, Expr, ExprSubscript, ExprTuple, Extension, Function
 
 
-class QuotedShapes(Extension):  # type: ignore[misc]
+class QuotedShapes(Extension):  # type: ignore[misc] # only the site's environment has griffe
     """Quotes the shapes of jaxtyping in parameters, results and attributes."""
 
     def on_function(self, *, func: Function, **_: object) -> None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -203,7 +203,7 @@ def test_prompt_tokens_and_hits_are_counted_when_a_request_is_admitted(
             "request: expected the RequestState that `add` returned, got Request",
         ),
         (
-            lambda engine: Engine(engine.model, engine.tokenizer, {"page_size": 8}),  # type: ignore[arg-type]
+            lambda engine: Engine(engine.model, engine.tokenizer, cast("Any", {"page_size": 8})),
             "settings: expected EngineSettings, got dict",
         ),
         (
